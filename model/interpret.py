@@ -1,0 +1,58 @@
+"""The graph on Python integers: evaluated term by term, or compiled once to a Python function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from settled.model.algebra import Term, subterms
+
+_PYTHON = {"+": "+", "-": "-", "*": "*", "//": "//", "<": "<", "<=": "<=", "==": "==", "and": " and ", "or": " or "}
+
+
+def evaluate(term: Term, values: Mapping[str, Any]) -> Any:
+    """The value of a term: `values` maps a variable to an int or a bool, an uninterpreted function to a callable.
+
+    Raises KeyError for a name without a value.
+    """
+    return compile_terms([term], tuple(values))(*values.values())[0]
+
+
+def compile_terms(terms: Sequence[Term], inputs: Sequence[str]) -> Callable[..., tuple[Any, ...]]:
+    """A Python function from the named inputs to the values of the terms, every shared subterm computed once.
+
+    Raises KeyError for a variable or function that is not among the inputs.
+    """
+    names = {name: f"i{number}" for number, name in enumerate(inputs)}
+    code: dict[int, str] = {}
+    body = []
+    for term in subterms(*terms):
+        expression = _expression(term, names, code)
+        if term.op in ("constant", "variable"):
+            code[term.index] = expression
+        else:
+            code[term.index] = f"t{term.index}"
+            body.append(f"  t{term.index} = {expression}")
+    result = ", ".join(code[term.index] for term in terms) + ("," if len(terms) == 1 else "")
+    source = "\n".join([f"def compiled({', '.join(names.values())}):", *body, f"  return ({result})"])
+    namespace: dict[str, Any] = {}
+    exec(source, namespace)  # the source is made of operators and numbered names only
+    compiled: Callable[..., tuple[Any, ...]] = namespace["compiled"]
+    return compiled
+
+
+def _expression(term: Term, names: Mapping[str, str], code: Mapping[int, str]) -> str:
+    match term.op:
+        case "constant":
+            return f"({term.args[0]!r})"
+        case "variable":
+            return names[term.args[0]]
+        case "apply":
+            return f"{names[term.args[0]]}({code[term.args[1].index]})"
+        case "not":
+            return f"not {code[term.args[0].index]}"
+        case "select":
+            condition, then, otherwise = (code[arg.index] for arg in term.args)
+            return f"{then} if {condition} else {otherwise}"
+        case op:
+            return f" {_PYTHON[op]} ".join(code[arg.index] for arg in term.args)

@@ -3,9 +3,9 @@
 A definition is a pure function over terms. Calling it traces it into a hash-consed graph: equal terms are the same object, so a
 graph is built once and shared. `interpret.py` evaluates the graph on Python integers, `search/solver.py` renders it to z3.
 
-Two sorts, integers and truth values; Python ints and bools stand for constants. There is no branching: asking a symbolic term for
-its truth raises TypeError (plain z3py answers False), use `select`, `both`, `either`, `negate`, `implies` instead. `//` floors; its
-divisor must be at least 1, which is checked for a constant and is an assumption of the theorem for a symbol.
+Two sorts, integers and truth values; Python ints and bools stand for constants. There is no branching: asking a symbolic
+term for its truth raises TypeError (plain z3py answers False), use `select`, `both`, `either`, `negate`, `implies` instead.
+`//` floors; its divisor must be at least 1, which is checked for a constant and is an assumption of the theorem for a symbol.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The counters of a request and how events move them: computed C, in flight F, stale S, all in tokens.
 
-`computed` advances when a step is scheduled and falls when its output is processed with rejections; `in_flight` counts the tokens of
-scheduled, unprocessed steps; `stale` those of an earlier generation (vLLM: num_computed_tokens, num_in_flight_tokens,
-num_stale_output_tokens). Source of every rule: vLLM's Scheduler._update_after_schedule, update_from_output, _preempt_request.
+`computed` advances when a step is scheduled and falls when its output is processed with rejections; `in_flight` counts the
+tokens of scheduled, unprocessed steps; `stale` those of an earlier generation (vLLM: num_computed_tokens,
+num_in_flight_tokens, num_stale_output_tokens). Source of every rule: vLLM's Scheduler._update_after_schedule,
+update_from_output and _preempt_request.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ def schedule(counters: Counters, tokens: Int) -> Counters:
 def process(counters: Counters, tokens: Int, rejected: Int, discipline: Discipline) -> Counters:
     """The output of a step of `tokens` tokens, `rejected` of them rolled back, is read.
 
-    Outputs come back in schedule order, so while any token is stale the output is a stale one. Then the rejections predate the reset of
-    the computed count and must not apply.
+    Outputs come back in schedule order, so while any token is stale the output is a stale one. Then the rejections predate the
+    reset of the computed count and must not apply.
     """
     computed, in_flight, stale = (as_int(count) for count in counters)
     is_stale = stale > 0

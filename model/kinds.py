@@ -91,8 +91,8 @@ class SlidingWindow(Kind):
 class AnyShrinking(Kind):
     """Any kind whose needed-sets shrink, for one fixed token: an uninterpreted predicate of the query.
 
-    `t < q <= q'` and `reads(q', t)` imply `reads(q, t)`: `shrinks` is one instance of that axiom. There is no published formula: a
-    prune takes all that the mask allows, token by token.
+    `t < q <= q'` and `reads(q', t)` imply `reads(q, t)`: `shrinks` is one instance of that axiom. There is no published
+    formula: a prune takes all that the mask allows, token by token.
     """
 
     token: IntTerm
@@ -109,7 +109,9 @@ class AnyShrinking(Kind):
 
     def frees_block(self, first: Int, last: Int, basis: Int, rounding: Rounding) -> BoolTerm:
         """A block goes only if each of its tokens may; of the fixed token this is all that is known."""
-        return self.may_free(self.token, basis) if rounding is Rounding.FLOOR else as_int(first) < basis
+        if rounding is not Rounding.FLOOR:
+            raise NotImplementedError("an uninterpreted mask has no block boundary to round at")
+        return self.may_free(self.token, basis)
 
     def shrinks(self, earlier: Int, later: Int) -> BoolTerm:
         """The axiom for one pair of queries."""
@@ -136,8 +138,8 @@ def kind_of(spec: KVCacheSpec) -> Kind | None:
 def admission_cap(kind: Kind, block_size: Int, tokens_in_flight_max: Int, model_len_max: Int) -> IntTerm:
     """The published bound, in blocks, on what one request holds of a group.
 
-    vLLM, SlidingWindowSpec.max_admission_blocks_per_request: `ceil(min(W - 1 + extra + M, L) / B) + 1`; the one more is for a window
-    that starts in the middle of a block. Full attention holds `ceil(L / B)`.
+    vLLM, SlidingWindowSpec.max_admission_blocks_per_request: `ceil(min(W - 1 + extra + M, L) / B) + 1`; the one more is for a
+    window that starts in the middle of a block. Full attention holds `ceil(L / B)`.
     """
     if isinstance(kind, SlidingWindow):
         needed = minimum(as_int(kind.window) - 1 + kind.extra_retained + tokens_in_flight_max, model_len_max)

@@ -1,0 +1,143 @@
+"""The lifetime of a step and of a table entry: what each event does to them, as pure functions over small values.
+
+`tracked.py` composes these functions for one arbitrary step and one arbitrary block among any number, for induction;
+`explicit.py` composes the same functions for every step of a bounded trace. Positions and counts are in tokens.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from settled.model.algebra import Bool, BoolTerm, Int, IntTerm, as_bool, as_int, both, either, negate, select
+from settled.model.counters import Counters
+from settled.model.kinds import Kind
+
+# ---- a step ----------------------------------------------------------------------------------------------------------
+
+
+class Step(NamedTuple):
+    """One request's part in a step.
+
+    `start` is its true start: what it was scheduled at, less the tokens rejected since by earlier steps of its generation. `ahead`
+    counts the tokens of the unprocessed steps before it that are stale if it is stale, live if it is live.
+    """
+
+    unprocessed: Bool
+    stale: Bool
+    start: Int
+    tokens: Int
+    drafts: Int
+    ahead: Int
+
+
+def dispatch(counters: Counters, tokens: Int, drafts: Int) -> Step:
+    """The step that a schedule makes, from the counters before it."""
+    ahead = as_int(counters.in_flight) - counters.stale
+    return Step(True, False, counters.computed, tokens, drafts, ahead)
+
+
+def is_live(step: Step) -> BoolTerm:
+    """Unprocessed, and of the present generation."""
+    return both(step.unprocessed, negate(step.stale))
+
+
+def is_dead(step: Step) -> BoolTerm:
+    """Unprocessed, but its generation is over: its output will not be applied."""
+    return both(step.unprocessed, step.stale)
+
+
+def after_earlier_output(step: Step, tokens: Int, rejected: Int, *, stale_output: Bool) -> Step:
+    """The step once the output of an earlier one was processed: a live step moves down by what was rejected."""
+    counted = either(both(stale_output, is_dead(step)), both(negate(stale_output), is_live(step)))
+    moved = both(negate(stale_output), is_live(step))
+    return step._replace(
+        start=select(moved, as_int(step.start) - rejected, step.start),
+        ahead=select(counted, as_int(step.ahead) - tokens, step.ahead),
+    )
+
+
+def after_generation(step: Step, counters: Counters) -> Step:
+    """The step once its generation ended, from the counters before: what was stale already lies ahead of it too."""
+    return step._replace(
+        stale=either(step.stale, step.unprocessed),
+        ahead=select(is_live(step), as_int(step.ahead) + counters.stale, step.ahead),
+    )
+
+
+def reads(step: Step, kind: Kind, token: Int) -> BoolTerm:
+    """Whether the step reads the key of `token`.
+
+    Its queries are start to start + tokens - 1. Where needed-sets shrink, a key before the start is read by some query iff the first
+    one reads it; a key that the step itself writes is read by its own query.
+    """
+    earlier = both(as_int(token) < step.start, kind.reads(step.start, token))
+    return both(step.unprocessed, either(earlier, _own(step, token, 0)))
+
+
+def writes(step: Step, token: Int, lookahead: Int) -> BoolTerm:
+    """Whether the step may write the slot of `token`: its own tokens, and `lookahead` slots past them."""
+    return both(step.unprocessed, _own(step, token, lookahead))
+
+
+def _own(step: Step, token: Int, lookahead: Int) -> BoolTerm:
+    end: IntTerm = as_int(step.start) + step.tokens + lookahead
+    return both(as_int(step.start) <= token, as_int(token) < end)
+
+
+# ---- a table entry ---------------------------------------------------------------------------------------------------
+
+
+class Entry(NamedTuple):
+    """The entry of one block in a request's table, in the present generation: holds a block, or was pruned to null."""
+
+    held: Bool
+    pruned: Bool
+
+
+EMPTY = Entry(held=False, pruned=False)
+
+
+def prune(entry: Entry, frees: Bool) -> Entry:
+    """The entry after a prune that frees its block or not."""
+    return Entry(held=both(entry.held, negate(frees)), pruned=either(entry.pruned, frees))
+
+
+def needs_block(entry: Entry, first: Int, end: Int) -> BoolTerm:
+    """Whether slots for the positions below `end` need a fresh block at the entry whose first token is `first`."""
+    return both(negate(entry.held), negate(entry.pruned), as_int(first) < end)
+
+
+def allocate(entry: Entry, first: Int, end: Int) -> Entry:
+    """The entry after slots were made for the positions below `end`."""
+    return entry._replace(held=either(entry.held, needs_block(entry, first, end)))
+
+
+def hit(kind: Kind, first: Int, token: Int, hit_tokens: Int, skip: Bool) -> Entry:
+    """The entry after a prefix-cache hit of `hit_tokens`: held, or null where the mask has no more need of the token and `skip`."""
+    skipped = both(as_int(first) < hit_tokens, skip, kind.may_free(token, hit_tokens))
+    return Entry(held=both(as_int(first) < hit_tokens, negate(skipped)), pruned=skipped)
+
+
+# ---- a physical block ------------------------------------------------------------------------------------------------
+
+
+class Block(NamedTuple):
+    """A block of the pool: its reference count, and whether it is in the free queue."""
+
+    references: Int
+    free: Bool
+
+
+def take(block: Block, taken: Bool) -> Block:
+    """One more reference, if `taken`; a block with a reference is not free."""
+    return Block(as_int(block.references) + _one(taken), both(block.free, negate(taken)))
+
+
+def give_up(block: Block, released: Bool) -> Block:
+    """One reference fewer, if `released`; free exactly when none is left."""
+    references = as_int(block.references) - _one(released)
+    return Block(references, either(both(negate(released), block.free), both(released, references == 0)))
+
+
+def _one(condition: Bool) -> IntTerm:
+    return select(as_bool(condition), 1, 0)

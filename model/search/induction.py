@@ -1,0 +1,122 @@
+"""Induction: what must hold for a set of named conjuncts to be an invariant, as obligations that a solver decides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from settled.model.algebra import BoolTerm, Term, as_bool, both, either, negate, subterms
+from settled.model.kinds import AnyShrinking, Kind
+from settled.model.search.solver import Answer, Solver, Status
+
+Named = Mapping[str, BoolTerm]
+
+
+@dataclass(frozen=True)
+class Obligation:
+    """Either a claim, that the hypotheses imply every conclusion, or a cover (no conclusions), that they can hold at once."""
+
+    name: str
+    hypotheses: Named
+    conclusions: Named | None = None
+
+    @property
+    def is_cover(self) -> bool:
+        return self.conclusions is None
+
+    def query(self) -> dict[str, BoolTerm]:
+        """The formulas whose satisfiability decides it: a claim is proved by unsat, a cover reached by sat."""
+        formulas = dict(self.hypotheses)
+        if self.conclusions is not None:
+            formulas["not the conclusion"] = negate(both(*self.conclusions.values()))
+        return formulas
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a solver made of an obligation. `failed`: the conclusions that the solver's state violates."""
+
+    obligation: Obligation
+    answer: Answer
+    failed: tuple[str, ...] = ()
+
+    @property
+    def word(self) -> str:
+        """proved, refuted, reachable, unreachable or unknown."""
+        if self.answer.status is Status.UNKNOWN:
+            return "unknown"
+        if self.obligation.is_cover:
+            return "reachable" if self.answer.status is Status.SAT else "unreachable"
+        return "proved" if self.answer.status is Status.UNSAT else "refuted"
+
+    @property
+    def holds(self) -> bool:
+        return self.word in ("proved", "reachable")
+
+
+def decide(obligation: Obligation, solver: Solver) -> Verdict:
+    """Asks the solver; for a refuted claim asks again which of the conclusions fail."""
+    answer = solver.check(obligation.query())
+    if obligation.conclusions is None or answer.status is not Status.SAT or len(obligation.conclusions) == 1:
+        failed = tuple(obligation.conclusions or ()) if answer.status is Status.SAT else ()
+        return Verdict(obligation, answer, failed)
+    failed = tuple(
+        name
+        for name, conclusion in obligation.conclusions.items()
+        if solver.check({**obligation.hypotheses, "not the conclusion": negate(conclusion)}).status is not Status.UNSAT
+    )
+    return Verdict(obligation, answer, failed)
+
+
+def with_shrinking(obligations: Iterable[Obligation], kind: Kind) -> list[Obligation]:
+    """Adds the axiom of an uninterpreted mask to the hypotheses, for every pair of queries that an obligation mentions.
+
+    A universal axiom over one predicate needs no more: a model of these instances extends to all positions, by letting a query
+    read the token iff some later query that is mentioned does.
+    """
+    if not isinstance(kind, AnyShrinking):
+        return list(obligations)
+    return [
+        replace(obligation, hypotheses={**obligation.hypotheses, "needed-sets shrink": _shrinking(obligation, kind)})
+        for obligation in obligations
+    ]
+
+
+def _shrinking(obligation: Obligation, kind: AnyShrinking) -> BoolTerm:
+    queries = _arguments(obligation.query().values(), kind.symbol)
+    return both(*(kind.shrinks(x, y) for x in queries for y in queries if x is not y))  # type: ignore[arg-type]
+
+
+def _arguments(formulas: Iterable[BoolTerm], symbol: str) -> list[Term]:
+    found = {
+        term.args[1].index: term.args[1]
+        for term in subterms(*formulas)
+        if term.op == "apply" and term.args[0] == symbol
+    }
+    return list(found.values())
+
+
+@dataclass(frozen=True)
+class Transition:
+    """One action with its guard, and the invariant of the state that it leads to."""
+
+    name: str
+    guard: Named
+    conjuncts_after: Named
+
+
+def inductive(
+    *, assumptions: Named, initial: Named, conjuncts: Named, transitions: Sequence[Transition], properties: Named
+) -> list[Obligation]:
+    """The obligations: the initial state satisfies the conjuncts, every action keeps them and can happen, they imply the properties."""
+    before = {**assumptions, **conjuncts}
+    obligations = [Obligation("initial state", assumptions, initial)]
+    for transition in transitions:
+        hypotheses = {**before, **{f"guard: {name}": term for name, term in transition.guard.items()}}
+        obligations.append(Obligation(transition.name, hypotheses, transition.conjuncts_after))
+        obligations.append(Obligation(f"cover: {transition.name}", hypotheses))
+    obligations += [Obligation(name, before, {name: term}) for name, term in properties.items()]
+    return obligations
+
+
+__all__ = ["Named", "Obligation", "Transition", "Verdict", "as_bool", "decide", "either", "inductive", "with_shrinking"]

@@ -1,0 +1,400 @@
+"""One arbitrary request, one of its steps, one of its table entries and one block of the pool, among any number of each.
+
+The environment that `actions` describes may do whatever the rules allow: any number of other steps of the request come and go
+around the tracked step, other requests allocate, hit, and release. What is invariant here holds for every request, step, token
+and block, at any pipeline depth and after any number of events. `tests/agreement` checks that it over-approximates the reference:
+each event of random runs, projected on arbitrary constants, satisfies `guard` and `after` of one of these actions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from settled.model import counters as count
+from settled.model import lifetime
+from settled.model.algebra import (
+    Bool,
+    BoolTerm,
+    Int,
+    IntTerm,
+    as_bool,
+    as_int,
+    bool_variable,
+    both,
+    either,
+    implies,
+    int_variable,
+    negate,
+    select,
+)
+from settled.model.counters import Counters
+from settled.model.disciplines import Discipline, FreeBasis
+from settled.model.kinds import Kind
+from settled.model.lifetime import Block, Entry, Step
+from settled.model.properties import Contract
+
+
+class Tracked(NamedTuple):
+    """The state. `b` is the tracked block; the entry and the row are those of the block that holds the tracked token."""
+
+    counters: Counters
+    finished: Bool
+    step: Step
+    entry: Entry  # of the request's table, in the present generation
+    entry_is_b: Bool
+    row_held: Bool  # the step's row, as it stood at its schedule, has a block for the token
+    row_is_b: Bool
+    fenced: Bool  # the reference of the step's ended generation is still kept
+    block: Block  # b
+    others: Int  # references on b by anybody but the present generation and the step's fence
+    unordered: Bool  # since the step was scheduled, b was given to a writer that is not ordered after the step
+    unwaited: Bool  # ... to a writer that did not wait for the block's event
+
+
+@dataclass(frozen=True)
+class System:
+    """What is fixed: the kind, the discipline, the tracked token, its block's first and last token, the lookahead slots.
+
+    Any block size and any table index are one pair `first <= token <= last`.
+    """
+
+    kind: Kind
+    discipline: Discipline
+    token: IntTerm = field(default_factory=lambda: int_variable("token"))
+    first: IntTerm = field(default_factory=lambda: int_variable("first"))
+    last: IntTerm = field(default_factory=lambda: int_variable("last"))
+    lookahead: IntTerm = field(default_factory=lambda: int_variable("lookahead"))
+
+    def frees(self, counters: Counters, basis: FreeBasis) -> BoolTerm:
+        """Whether a prune frees the tracked entry's block."""
+        return self.kind.frees_block(self.first, self.last, count.free_basis(counters, basis), self.discipline.rounding)
+
+    def reads(self, step: Step) -> BoolTerm:
+        return lifetime.reads(step, self.kind, self.token)
+
+    def uses(self, step: Step) -> BoolTerm:
+        """Reads or writes."""
+        return either(self.reads(step), lifetime.writes(step, self.token, self.lookahead))
+
+    def assumptions(self) -> dict[str, BoolTerm]:
+        """What every theorem about the system assumes of the constants."""
+        return {
+            "0 <= first <= token <= last": both(self.first >= 0, self.first <= self.token, self.token <= self.last),
+            "lookahead >= 0": self.lookahead >= 0,
+        }
+
+
+@dataclass(frozen=True)
+class Action:
+    """An event, as the tracked state sees it: it can happen if every condition of `guard` holds, and leads to `after`."""
+
+    name: str
+    guard: Mapping[str, BoolTerm]
+    after: Tracked
+
+
+def symbolic_state() -> Tracked:
+    """A state whose every component is a variable, named as the component."""
+    return Tracked(
+        Counters(int_variable("computed"), int_variable("in_flight"), int_variable("stale")),
+        bool_variable("finished"),
+        Step(
+            bool_variable("step.unprocessed"),
+            bool_variable("step.stale"),
+            int_variable("step.start"),
+            int_variable("step.tokens"),
+            int_variable("step.drafts"),
+            int_variable("step.ahead"),
+        ),
+        Entry(bool_variable("entry.held"), bool_variable("entry.pruned")),
+        bool_variable("entry_is_b"),
+        bool_variable("row_held"),
+        bool_variable("row_is_b"),
+        bool_variable("fenced"),
+        Block(int_variable("b.references"), bool_variable("b.free")),
+        int_variable("others"),
+        bool_variable("unordered"),
+        bool_variable("unwaited"),
+    )
+
+
+INITIAL = Tracked(
+    Counters(0, 0, 0),
+    finished=False,
+    step=Step(False, False, 0, 0, 0, 0),
+    entry=lifetime.EMPTY,
+    entry_is_b=False,
+    row_held=False,
+    row_is_b=False,
+    fenced=False,
+    block=Block(0, True),
+    others=0,
+    unordered=False,
+    unwaited=False,
+)
+
+
+# ---- the actions -----------------------------------------------------------------------------------------------------
+
+# What an event may choose. `prunes`: the engine prunes the entry now, if its rule frees it. `picks_b`: a fresh block or a hit is b.
+TOKENS, DRAFTS, REJECTED, HIT = (int_variable(name) for name in ("tokens", "drafts", "rejected", "hit"))
+PRUNES, PICKS_B, ORDERED, WAITS = (bool_variable(name) for name in ("prunes", "picks_b", "ordered", "waits"))
+
+
+def actions(state: Tracked, system: System) -> list[Action]:
+    """Every event, from a state."""
+    return [
+        *_schedules(state, system),
+        *_processes(state, system),
+        *_ends_of_generation(state, system),
+        _resume(state, system),
+        _connector_prune(state, system),
+        *_others(state),
+    ]
+
+
+def _schedules(state: Tracked, system: System) -> list[Action]:
+    step = state.step
+    placed = _allocate(_prune(state, system, system.discipline.free_basis), system)
+    placed = placed._replace(counters=count.schedule(state.counters, TOKENS))
+    guard = {"not finished": negate(state.finished), "tokens >= 1": TOKENS >= 1}
+    tracked = placed._replace(
+        step=lifetime.dispatch(state.counters, TOKENS, DRAFTS),
+        row_held=placed.entry.held,
+        row_is_b=placed.entry_is_b,
+        unordered=False,
+        unwaited=False,
+    )
+    drafts = {"0 <= drafts <= tokens": both(DRAFTS >= 0, DRAFTS <= TOKENS)}
+    return [
+        Action("schedule another step", guard, placed),
+        Action("schedule the step", {**guard, **drafts, "not in flight": negate(step.unprocessed)}, tracked),
+    ]
+
+
+def _prune(state: Tracked, system: System, basis: FreeBasis) -> Tracked:
+    """The request frees the entry's block, if the engine prunes now and its rule frees it."""
+    frees = both(PRUNES, system.frees(state.counters, basis))
+    released = both(frees, state.entry_is_b)
+    return state._replace(
+        entry=lifetime.prune(state.entry, frees),
+        entry_is_b=both(state.entry_is_b, negate(frees)),
+        block=lifetime.give_up(state.block, released),
+    )
+
+
+def _allocate(state: Tracked, system: System) -> Tracked:
+    """Slots for `TOKENS` more tokens and the lookahead; the fresh block may be b, if b is free."""
+    end = as_int(state.counters.computed) + TOKENS + system.lookahead
+    fresh = lifetime.needs_block(state.entry, system.first, end)
+    takes_b = both(fresh, PICKS_B, state.block.free)
+    return state._replace(
+        entry=lifetime.allocate(state.entry, system.first, end),
+        entry_is_b=either(state.entry_is_b, takes_b),
+        block=lifetime.take(state.block, takes_b),
+    )
+
+
+def _processes(state: Tracked, system: System) -> list[Action]:
+    """Outputs are read in schedule order: first the stale ones, then the live ones."""
+    step, counters = state.step, state.counters
+    some_stale, none_stale = as_int(counters.stale) > 0, as_int(counters.stale) == 0
+    at_least_one, ahead = TOKENS >= 1, as_int(step.ahead)
+    rejections = both(REJECTED >= 0, REJECTED <= TOKENS)
+    own_rejections = both(REJECTED >= 0, REJECTED <= step.drafts)
+
+    def another(stale_output: bool) -> Tracked:
+        return state._replace(
+            counters=count.process(counters, TOKENS, REJECTED, system.discipline),
+            step=lifetime.after_earlier_output(step, TOKENS, REJECTED, stale_output=stale_output),
+        )
+
+    own = state._replace(
+        counters=count.process(counters, step.tokens, REJECTED, system.discipline), step=step._replace(unprocessed=False)
+    )
+    is_before = implies(lifetime.is_dead(step), ahead >= TOKENS)
+    live_before = both(lifetime.is_live(step), ahead >= TOKENS)
+    return [
+        Action(
+            "process a stale step",
+            {
+                "tokens >= 1": at_least_one,
+                "tokens <= stale": as_int(counters.stale) >= TOKENS,
+                "before the step": is_before,
+                "rejections": rejections,
+            },
+            another(stale_output=True),
+        ),
+        Action(
+            "process a live step before the step",
+            {
+                "tokens >= 1": at_least_one,
+                "stale ones first": none_stale,
+                "before the step": live_before,
+                "rejections": rejections,
+            },
+            another(stale_output=False),
+        ),
+        Action(
+            "process a live step",
+            {
+                "tokens >= 1": at_least_one,
+                "stale ones first": none_stale,
+                "not in flight": negate(step.unprocessed),
+                "tokens <= in flight": as_int(counters.in_flight) >= TOKENS,
+                "rejections": rejections,
+            },
+            another(stale_output=False),
+        ),
+        Action(
+            "process the step, live",
+            {
+                "live": lifetime.is_live(step),
+                "stale ones first": none_stale,
+                "it is the oldest": ahead == 0,
+                "rejections": own_rejections,
+            },
+            own,
+        ),
+        Action(
+            "process the step, stale",
+            {
+                "stale": lifetime.is_dead(step),
+                "some stale": some_stale,
+                "it is the oldest": ahead == 0,
+                "rejections": own_rejections,
+            },
+            _leave_fence(own),
+        ),
+    ]
+
+
+def _leave_fence(state: Tracked) -> Tracked:
+    """The step is over; from here on the environment may let go of the fenced reference."""
+    handed_over = both(state.fenced, state.row_is_b)
+    return state._replace(fenced=False, others=as_int(state.others) + select(handed_over, 1, 0))
+
+
+def _ends_of_generation(state: Tracked, system: System) -> list[Action]:
+    """Preemption, and the end of the request: the whole table goes, behind the fence if there is one."""
+    ended = state._replace(
+        counters=count.preempt(state.counters, system.discipline),
+        step=lifetime.after_generation(state.step, state.counters),
+        entry=lifetime.EMPTY,
+        entry_is_b=False,
+    )
+    if system.discipline.fence:
+        kept = both(lifetime.is_live(state.step), state.row_held, state.entry.held)
+        moved_on = both(state.entry_is_b, negate(kept))
+        ended = ended._replace(fenced=either(state.fenced, kept), others=as_int(state.others) + select(moved_on, 1, 0))
+    else:
+        ended = ended._replace(block=lifetime.give_up(state.block, state.entry_is_b))
+    guard = {"not finished": negate(state.finished)}
+    return [
+        Action("preempt", guard, ended),
+        Action("finish or abort", guard, ended._replace(finished=True)),
+    ]
+
+
+def _resume(state: Tracked, system: System) -> Action:
+    """A generation starts with a prefix-cache hit; b may be among the blocks hit, free or in use."""
+    counters = state.counters
+    entry = lifetime.hit(system.kind, system.first, system.token, HIT, PRUNES)
+    takes_b = both(entry.held, PICKS_B)
+    return Action(
+        "start with a prefix-cache hit",
+        {
+            "not finished": negate(state.finished),
+            "nothing computed": as_int(counters.computed) == 0,
+            "all in flight is stale": as_int(counters.in_flight) == counters.stale,
+            "empty table": negate(either(state.entry.held, state.entry.pruned)),
+            "hit of whole blocks": both(HIT >= 0, either(HIT <= system.first, HIT > system.last)),
+        },
+        state._replace(
+            counters=count.resume(counters, HIT), entry=entry, entry_is_b=takes_b, block=lifetime.take(state.block, takes_b)
+        ),
+    )
+
+
+def _connector_prune(state: Tracked, system: System) -> Action:
+    """The prune before a finished request's table is shown to a connector."""
+    return Action(
+        "prune before a connector's finish",
+        {"not finished": negate(state.finished)},
+        _prune(state, system, system.discipline.finish_basis),
+    )
+
+
+def _others(state: Tracked) -> list[Action]:
+    """Other requests, and fences that are none of the step's business."""
+    others = as_int(state.others)
+    given_away = state._replace(
+        block=lifetime.take(state.block, True),
+        others=others + 1,
+        unordered=either(state.unordered, negate(ORDERED)),
+        unwaited=either(state.unwaited, negate(WAITS)),
+    )
+    return [
+        Action("another request allocates b", {"b is free": as_bool(state.block.free)}, given_away),
+        Action(
+            "another request hits b",
+            {},
+            state._replace(block=lifetime.take(state.block, True), others=others + 1),
+        ),
+        Action(
+            "another request releases b",
+            {"it holds b": others >= 1},
+            state._replace(block=lifetime.give_up(state.block, True), others=others - 1),
+        ),
+    ]
+
+
+# ---- the properties, of the tracked constants ------------------------------------------------------------------------
+
+
+def is_referenced(state: Tracked) -> BoolTerm:
+    """The request's own reference on the block that the step's row names for the token is still there."""
+    own = select(as_bool(state.step.stale), as_bool(state.fenced), as_bool(state.entry_is_b))
+    in_pool = either(state.block.free, as_int(state.block.references) < 1)
+    return both(state.row_held, implies(state.row_is_b, both(own, negate(in_pool))))
+
+
+def is_intact(state: Tracked, contract: Contract) -> BoolTerm:
+    """Whether a step may still rely on the tracked block of its row under a contract."""
+    match contract:
+        case Contract.SETTLED:
+            return is_referenced(state)
+        case Contract.STREAM_ORDER:
+            return both(state.row_held, negate(both(state.row_is_b, state.unordered)))
+        case Contract.EVENT:
+            return both(state.row_held, negate(both(state.row_is_b, state.unwaited)))
+
+
+def read_resident(state: Tracked, system: System, contract: Contract) -> BoolTerm:
+    """If the step is unprocessed and reads the token, its block is not null, not free and not someone else's."""
+    return implies(system.reads(state.step), is_intact(state, contract))
+
+
+def write_owned(state: Tracked, system: System, contract: Contract) -> BoolTerm:
+    """If the step is unprocessed and may write the token's slot, its request has not lost the block."""
+    return implies(lifetime.writes(state.step, system.token, system.lookahead), is_intact(state, contract))
+
+
+def rollback_resident(state: Tracked, system: System) -> BoolTerm:
+    """What the next step, which starts at the computed count, reads is resident."""
+    computed = as_int(state.counters.computed)
+    read = both(negate(state.finished), system.token < computed, system.kind.reads(computed, system.token))
+    return implies(read, state.entry.held)
+
+
+def single_owner(state: Tracked) -> BoolTerm:
+    """b's reference count equals its holders, and b is free exactly at zero."""
+    holders = as_int(state.others) + _one(state.entry_is_b) + _one(both(state.fenced, state.row_is_b))
+    references = as_int(state.block.references)
+    return both(references == holders, as_int(state.others) >= 0, as_bool(state.block.free) == (references == 0))
+
+
+def _one(condition: Bool) -> Int:
+    return select(as_bool(condition), 1, 0)

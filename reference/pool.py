@@ -1,0 +1,104 @@
+"""The block pool: who owns which block, in which order free blocks are reused, which of them the prefix cache knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from settled.model.events import NULL_BLOCK, CacheEntry
+from settled.reference.free_queue import BlockHash, FreeKVCacheBlockQueue, KVCacheBlock, PoolError
+from settled.reference.recorder import Recorder
+
+
+class BlockPool:
+    """Blocks 1 to `num_blocks` - 1 can be owned; block 0 is the null block, which nobody owns and nobody frees.
+
+    A free block that still has a hash can be hit, so it is reused last (it joins the tail of the free queue, the least
+    recently used first); one without a hash is worth nothing and is reused first. The order is vLLM's.
+    """
+
+    def __init__(self, num_blocks: int, *, enable_caching: bool, recorder: Recorder | None = None) -> None:
+        if num_blocks < 2:
+            raise PoolError(f"a pool needs the null block and at least one more, not {num_blocks} blocks")
+        self.num_blocks = num_blocks
+        self.enable_caching = enable_caching
+        self.recorder = recorder
+        self.blocks = [KVCacheBlock(block_id) for block_id in range(num_blocks)]
+        self.null_block = self.blocks[NULL_BLOCK]
+        self.free_block_queue = FreeKVCacheBlockQueue(self.blocks[1:])
+        # One hash can stand for several blocks: two requests may compute the same prefix at the same time.
+        self._cached: dict[BlockHash, dict[int, KVCacheBlock]] = {}
+
+    def get_num_free_blocks(self) -> int:
+        return self.free_block_queue.num_free_blocks
+
+    def get_new_blocks(self, count: int) -> list[KVCacheBlock]:
+        """`count` blocks with one reference each, their hashes evicted. Raises PoolError when fewer are free."""
+        blocks = self.free_block_queue.popleft_n(count)
+        for block in blocks:
+            assert block.ref_cnt == 0 and not block.is_null, f"the free queue held {block}"
+            block.ref_cnt = 1
+        if self.enable_caching:
+            self._evict([block for block in blocks if block.block_hash is not None])
+        return blocks
+
+    def touch(self, blocks: Iterable[KVCacheBlock]) -> None:
+        """One more reference to each: a prefix hit. A block that was free leaves the free queue; null is passed over."""
+        for block in blocks:
+            if block.is_null:
+                continue
+            if block.ref_cnt == 0:
+                self.free_block_queue.remove(block)
+            block.ref_cnt += 1
+
+    def free_blocks(self, ordered_blocks: Iterable[KVCacheBlock]) -> list[KVCacheBlock]:
+        """Gives up one reference to each; null is passed over. Returns the blocks that went back to the pool.
+
+        The order is that of reuse: the first block given is reused before the later ones of its sort (hashed or not).
+        Raises PoolError when a block has no reference to give up.
+        """
+        reused_first: list[KVCacheBlock] = []
+        reused_last: list[KVCacheBlock] = []
+        for block in ordered_blocks:
+            if block.is_null:
+                continue
+            if block.ref_cnt <= 0:
+                raise PoolError(f"block {block.block_id} is freed, but nobody owns it")
+            block.ref_cnt -= 1
+            if block.ref_cnt == 0:
+                keep = self.enable_caching and block.block_hash is not None
+                (reused_last if keep else reused_first).append(block)
+        self.free_block_queue.prepend_n(reused_first)
+        self.free_block_queue.append_n(reused_last)
+        return reused_first + reused_last
+
+    # ---- prefix cache ------------------------------------------------------------------------------------------------
+
+    def get_cached_block(self, block_hash: BlockHash) -> KVCacheBlock | None:
+        """A block that holds the tokens of this hash; of several, the one cached first."""
+        blocks = self._cached.get(block_hash)
+        return next(iter(blocks.values())) if blocks else None
+
+    def cache_block(self, block: KVCacheBlock, block_hash: BlockHash) -> None:
+        """Lets later requests hit this block. It must be owned and must not have a hash yet."""
+        assert block.ref_cnt > 0 and block.block_hash is None, f"{block} cannot take a hash"
+        assert self.enable_caching
+        block.block_hash = block_hash
+        self._cached.setdefault(block_hash, {})[block.block_id] = block
+
+    def cached_blocks(self) -> Sequence[KVCacheBlock]:
+        """Every block with a hash, by block id."""
+        return [block for block in self.blocks if block.block_hash is not None]
+
+    def _evict(self, blocks: Sequence[KVCacheBlock]) -> None:
+        entries = []
+        for block in blocks:
+            block_hash = block.block_hash
+            assert block_hash is not None
+            same_hash = self._cached[block_hash]
+            del same_hash[block.block_id]
+            if not same_hash:
+                del self._cached[block_hash]
+            block.block_hash = None
+            entries.append(CacheEntry(block=block.block_id, group=block_hash.group, hash=block_hash.value))
+        if entries and self.recorder is not None:
+            self.recorder.evict(tuple(entries))

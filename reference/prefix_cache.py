@@ -1,0 +1,67 @@
+"""Prefix cache: what a block's hash is, and how long a prefix each kind finds in the cache.
+
+A hash covers a full block and, by chaining, every token before it. `lookup` maps a block's index to a cached block or None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from settled.reference.free_queue import KVCacheBlock
+
+Lookup = Callable[[int], KVCacheBlock | None]
+
+_ROOT = 0x5E771ED  # stands before the first block
+_HASH_BITS = (1 << 60) - 1
+
+
+class CacheHit(NamedTuple):
+    """`num_tokens` of a prompt are in the cache; `blocks`, per group, hold them (null where no later step reads)."""
+
+    num_tokens: int
+    blocks: tuple[list[KVCacheBlock], ...]
+
+
+def hash_block_tokens(parent: int, token_ids: Sequence[int]) -> int:
+    """The hash of a full block: its tokens after the block with hash `parent`. The same in every process."""
+    return hash((parent, *token_ids)) & _HASH_BITS
+
+
+def extend_block_hashes(hashes: list[int], token_ids: Sequence[int], block_size: int) -> None:
+    """Appends the hashes of full blocks that have become known since the last call."""
+    for start in range(len(hashes) * block_size, len(token_ids) - block_size + 1, block_size):
+        parent = hashes[-1] if hashes else _ROOT
+        hashes.append(hash_block_tokens(parent, token_ids[start : start + block_size]))
+
+
+def longest_prefix(lookup: Lookup, num_blocks: int) -> list[KVCacheBlock]:
+    """The cached blocks from the first on, `num_blocks` at most: what full attention can use."""
+    found: list[KVCacheBlock] = []
+    for index in range(num_blocks):
+        block = lookup(index)
+        if block is None:
+            break
+        found.append(block)
+    return found
+
+
+def longest_window(
+    lookup: Lookup, num_blocks: int, *, blocks_needed: int, blocks_aligned: int, null_block: KVCacheBlock
+) -> list[KVCacheBlock]:
+    """The longest prefix, `num_blocks` at most, whose last `blocks_needed` blocks are cached; null stands before them.
+
+    Its length is a multiple of `blocks_aligned` blocks. Shorter prefixes count as well when all of their blocks are cached.
+    """
+    run: list[KVCacheBlock] = []  # cached neighbours, the last first
+    for index in range(num_blocks - 1, -1, -1):
+        block = lookup(index)
+        if block is None:
+            run.clear()
+            continue
+        if not run and (index + 1) % blocks_aligned != 0:
+            continue
+        run.append(block)
+        if len(run) >= blocks_needed:
+            return [null_block] * index + run[::-1]
+    return run[::-1]

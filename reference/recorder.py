@@ -1,0 +1,138 @@
+"""Turns what the engine does into events of the trace schema. Without a recorder the engine only pays for a check against None."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from settled.model.events import (
+    SCHEMA_VERSION,
+    Add,
+    Allocate,
+    Cache,
+    CacheEntry,
+    Computed,
+    Config,
+    End,
+    Event,
+    Evict,
+    Finish,
+    FinishReason,
+    Preempt,
+    Process,
+    ProcessedRequest,
+    Release,
+    ReleaseCause,
+    Schedule,
+    ScheduledRequest,
+    State,
+    Touch,
+)
+from settled.reference.config import EngineConfig, StaleOutputMode
+from settled.reference.request import Request, StepOutput
+
+Sink = Callable[[Event], None]
+
+
+class Recorder:
+    """One method a thing that happens; each hands one event to the sink, at the moment at which the host sees it."""
+
+    def __init__(self, sink: Sink) -> None:
+        self.emit = sink
+
+    # ---- set-up ------------------------------------------------------------------------------------------------------
+
+    def config(self, config: EngineConfig) -> None:
+        self.emit(
+            Config(
+                schema=SCHEMA_VERSION,
+                engine="settled.reference",
+                num_blocks=config.num_blocks,
+                max_in_flight_steps=config.max_in_flight_steps,
+                max_batched_tokens=config.max_num_batched_tokens,
+                num_draft_tokens=config.num_speculative_tokens,
+                prefix_caching=config.enable_prefix_caching,
+                kv_consumer=config.kv_consumer,
+                groups=config.groups,
+                num_lookahead_tokens=config.num_lookahead_tokens,
+                max_model_len=config.max_model_len,
+                records=("counters", "content"),
+            )
+        )
+
+    def warm_cache(self, cached: tuple[CacheEntry, ...]) -> None:
+        """The recording starts on an idle engine whose prefix cache is not empty."""
+        self.emit(State(requests=(), unprocessed=(), tables={}, cached=cached))
+
+    def end(self, idle: bool) -> None:
+        self.emit(End(idle=idle))
+
+    # ---- requests ----------------------------------------------------------------------------------------------------
+
+    def add(self, request: Request) -> None:
+        self.emit(
+            Add(request=request.request_id, prompt_tokens=request.num_prompt_tokens, max_tokens=request.max_tokens)
+        )
+
+    def hit(self, request_id: str, num_tokens: int) -> None:
+        self.emit(Computed(request=request_id, computed=num_tokens, cause="hit", stale=False, local=num_tokens))
+
+    def preempt(self, request_id: str, output: StaleOutputMode) -> None:
+        self.emit(Preempt(request=request_id, output=output.value))
+
+    def finish(self, request_id: str, reason: FinishReason) -> None:
+        self.emit(Finish(request=request_id, reason=reason))
+
+    # ---- steps -------------------------------------------------------------------------------------------------------
+
+    def schedule(self, step: StepOutput) -> None:
+        """Called after the counters have advanced."""
+        requests = tuple(
+            ScheduledRequest(
+                request=entry.request.request_id,
+                start=entry.start,
+                tokens=entry.tokens,
+                drafts=entry.drafts,
+                new_blocks=entry.new_blocks,
+                resumed=entry.resumed,
+                counters=entry.request.counters,
+            )
+            for entry in step.entries
+        )
+        self.emit(Schedule(step=step.step, requests=requests))
+
+    def process(self, step: int, requests: tuple[ProcessedRequest, ...]) -> None:
+        self.emit(Process(step=step, requests=requests))
+
+    # ---- blocks ------------------------------------------------------------------------------------------------------
+
+    def allocate(self, request_id: str, group: int, first_index: int, blocks: tuple[int, ...]) -> None:
+        self.emit(Allocate(request=request_id, group=group, first_index=first_index, blocks=blocks))
+
+    def touch(self, request_id: str, group: int, first_index: int, blocks: tuple[int, ...]) -> None:
+        self.emit(Touch(request=request_id, group=group, first_index=first_index, blocks=blocks))
+
+    def release(
+        self,
+        request_id: str,
+        group: int,
+        indices: Sequence[int],
+        blocks: Sequence[int],
+        cause: ReleaseCause,
+        freed: Sequence[int],
+    ) -> None:
+        self.emit(
+            Release(
+                request=request_id,
+                group=group,
+                indices=tuple(indices),
+                blocks=tuple(blocks),
+                cause=cause,
+                freed=tuple(freed),
+            )
+        )
+
+    def cache(self, entries: tuple[CacheEntry, ...]) -> None:
+        self.emit(Cache(entries=entries))
+
+    def evict(self, entries: tuple[CacheEntry, ...]) -> None:
+        self.emit(Evict(entries=entries))

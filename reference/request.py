@@ -1,0 +1,107 @@
+"""A request, its counters, and the steps that carry it."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from enum import Enum
+
+from settled.model.events import PerGroup
+from settled.reference.prefix_cache import extend_block_hashes
+
+EOS_TOKEN_ID = 0  # a sampled 0 stops a request; prompts may contain it
+
+
+class RequestStatus(Enum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    PREEMPTED = "preempted"
+    FINISHED = "finished"
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """A sequence being served. Every count is in tokens.
+
+    `num_computed_tokens` is optimistic: it moves when a step is scheduled. `num_in_flight_tokens` are those of scheduled,
+    unprocessed steps; `num_stale_output_tokens`, the part of them that was scheduled before the last preemption.
+    `num_output_placeholders` stand for tokens that steps in flight will sample, drafts of those steps included.
+    """
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+    max_tokens: int | None
+    status: RequestStatus = RequestStatus.WAITING
+    token_ids: list[int] = field(default_factory=list)
+    num_computed_tokens: int = 0
+    num_in_flight_tokens: int = 0
+    num_stale_output_tokens: int = 0
+    num_output_placeholders: int = 0
+    num_draft_tokens: int = 0  # drafts that the next step may carry
+    is_prefill_chunk: bool = True  # the last step of this generation left known tokens uncomputed, or there was none
+    drop_stale_output: bool = False
+    num_preemptions: int = 0
+    last_step_sequence: int = 0  # of the last step that carries this request; 0 before the first
+    unprocessed: deque[RequestStep] = field(default_factory=deque)  # oldest first; at most the pipeline depth
+    block_hashes: dict[int, list[int]] = field(default_factory=dict)  # per block size, of full blocks of known tokens
+
+    def __post_init__(self) -> None:
+        self.token_ids = list(self.prompt_token_ids)
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return len(self.prompt_token_ids)
+
+    @property
+    def num_tokens(self) -> int:
+        """Known tokens: the prompt, and what has been sampled, accepted and processed."""
+        return len(self.token_ids)
+
+    @property
+    def num_unscheduled_tokens(self) -> int:
+        """Tokens, known or expected from steps in flight, that no step computes yet: 1 for a request that decodes."""
+        return len(self.token_ids) + self.num_output_placeholders - self.num_computed_tokens
+
+    @property
+    def is_finished(self) -> bool:
+        return self.status is RequestStatus.FINISHED
+
+    @property
+    def counters(self) -> tuple[int, int, int]:
+        """(computed, in flight, stale)."""
+        return self.num_computed_tokens, self.num_in_flight_tokens, self.num_stale_output_tokens
+
+    def hashes_for(self, block_size: int) -> list[int]:
+        """Chained hashes of the full blocks of known tokens; sampled tokens of steps in flight are not known yet."""
+        hashes = self.block_hashes.setdefault(block_size, [])
+        extend_block_hashes(hashes, self.token_ids, block_size)
+        return hashes
+
+
+@dataclass(slots=True, eq=False)
+class RequestStep:
+    """One request's part of one step. `start`, `tokens` and `drafts` are in tokens, as they stood when it was scheduled.
+
+    `samples` says that the step computes the last known token, so that it samples 1 token and up to `drafts` more.
+    `stale` is what the scheduler believes; `generation` counts the preemptions before the step, whatever is believed.
+    """
+
+    request: Request
+    step: int
+    start: int
+    tokens: int
+    drafts: int
+    samples: bool
+    new_blocks: PerGroup
+    resumed: bool
+    generation: int
+    stale: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    """A scheduled step. `sequence` counts steps from 1 without gaps; `step` is the number that the trace shows."""
+
+    step: int
+    sequence: int
+    entries: tuple[RequestStep, ...]

@@ -112,10 +112,10 @@ def allocate(entry: Entry, first: Int, end: Int) -> Entry:
     return entry._replace(held=either(entry.held, needs_block(entry, first, end)))
 
 
-def hit(kind: Kind, first: Int, token: Int, hit_tokens: Int, skip: Bool) -> Entry:
-    """The entry after a prefix-cache hit of `hit_tokens`: held, or null where the mask has no more need of the token and `skip`."""
-    skipped = both(as_int(first) < hit_tokens, skip, kind.may_free(token, hit_tokens))
-    return Entry(held=both(as_int(first) < hit_tokens, negate(skipped)), pruned=skipped)
+def hit(first: Int, hit_tokens: Int, skipped: Bool) -> Entry:
+    """The entry after a prefix-cache hit of `hit_tokens` whole blocks: the cached block, or null where the lookup skips it."""
+    covered = as_int(first) < hit_tokens
+    return Entry(held=both(covered, negate(skipped)), pruned=both(covered, skipped))
 
 
 # ---- a physical block ------------------------------------------------------------------------------------------------

@@ -301,7 +301,8 @@ def _ends_of_generation(state: Tracked, system: System) -> list[Action]:
 def _resume(state: Tracked, system: System) -> Action:
     """A generation starts with a prefix-cache hit; b may be among the blocks hit, free or in use."""
     counters = state.counters
-    entry = lifetime.hit(system.kind, system.first, system.token, HIT, PRUNES)
+    skipped = both(PRUNES, system.kind.may_free(system.token, HIT))  # the lookup may leave out what the mask lets go
+    entry = lifetime.hit(system.first, HIT, skipped)
     takes_b = both(entry.held, PICKS_B)
     return Action(
         "start with a prefix-cache hit",

@@ -165,9 +165,7 @@ class SingleTypeKVCacheManager(ABC):
         if entries.blocks:
             self._release(request_id, entries.indices[::-1], entries.blocks[::-1], cause)
 
-    def _release(
-        self, request_id: str, indices: Sequence[int], blocks: Sequence[KVCacheBlock], cause: ReleaseCause
-    ) -> None:
+    def _release(self, request_id: str, indices: Sequence[int], blocks: Sequence[KVCacheBlock], cause: ReleaseCause) -> None:
         freed = self.pool.free_blocks(blocks)
         if self.pool.recorder is not None:
             ids = [block.block_id for block in blocks]

@@ -69,9 +69,7 @@ class Recorder:
     # ---- requests ----------------------------------------------------------------------------------------------------
 
     def add(self, request: Request) -> None:
-        self.emit(
-            Add(request=request.request_id, prompt_tokens=request.num_prompt_tokens, max_tokens=request.max_tokens)
-        )
+        self.emit(Add(request=request.request_id, prompt_tokens=request.num_prompt_tokens, max_tokens=request.max_tokens))
 
     def hit(self, request_id: str, num_tokens: int) -> None:
         self.emit(Computed(request=request_id, computed=num_tokens, cause="hit", stale=False, local=num_tokens))

@@ -88,11 +88,7 @@ def _shrinking(obligation: Obligation, kind: AnyShrinking) -> BoolTerm:
 
 
 def _arguments(formulas: Iterable[BoolTerm], symbol: str) -> list[Term]:
-    found = {
-        term.args[1].index: term.args[1]
-        for term in subterms(*formulas)
-        if term.op == "apply" and term.args[0] == symbol
-    }
+    found = {term.args[1].index: term.args[1] for term in subterms(*formulas) if term.op == "apply" and term.args[0] == symbol}
     return list(found.values())
 
 

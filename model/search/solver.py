@@ -200,4 +200,4 @@ def _index(arg: Any) -> int:
 
 def solver_named(name: str) -> Z3 | Cvc5:
     """The solver of that name. Raises SolverMissing if it is not installed."""
-    return {"z3": Z3, "cvc5": Cvc5}[name]()
+    return Z3() if name == "z3" else Cvc5()

@@ -1,0 +1,272 @@
+"""`read_resident`, `rollback_resident` and `write_owned`: whether a step may rely on the blocks of its row.
+
+From the schedule of a step to its processing, a block of its row can be lost in the ways of `Loss`; a contract says which of them
+harm. Whether the step needs the block depends on its true start, which falls as earlier steps reject tokens: a loss is reported at
+once if the step needs the block however far its start may still fall, and waits as a suspect otherwise. Once an output is
+processed its step's true start is known, and its suspects are judged.
+
+Why that is sound: let s be the start now, s' <= s where it may end. Before s' + tokens, whatever the step reads from s it also
+reads from s', by the shrinking of needed-sets or as a token of its own. Above, nothing is certain: what it would have written from
+s it may not touch at all from s'.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from settled.model.events import NULL_BLOCK
+from settled.model.monitor.findings import Findings
+from settled.model.monitor.masks import Mask
+from settled.model.monitor.state import Entry, Note, Request, Suspect, Watch
+from settled.model.monitor.violation import Loss, Violation, tokens_text
+from settled.model.properties import Contract, Property
+
+# Which property a loss breaks, read by the step or written by it. A write into a free block harms nobody: `write_owned` is broken
+# when the block has a new owner.
+_READ = {
+    Contract.SETTLED: frozenset({Loss.ABSENT, Loss.FREED, Loss.REALLOCATED, Loss.LOADED_OVER}),
+    Contract.STREAM_ORDER: frozenset({Loss.ABSENT, Loss.LOADED_OVER}),
+    Contract.EVENT: frozenset({Loss.ABSENT, Loss.LOADED_OVER}),
+}
+_WRITTEN = {
+    Contract.SETTLED: frozenset({Loss.ABSENT, Loss.REALLOCATED, Loss.LOADED_OVER, Loss.SHARED}),
+    Contract.STREAM_ORDER: frozenset({Loss.ABSENT, Loss.LOADED_OVER, Loss.SHARED}),
+    Contract.EVENT: frozenset({Loss.ABSENT, Loss.LOADED_OVER, Loss.SHARED}),
+}
+_HOW = {
+    Loss.FREED: "the block went back to the pool",
+    Loss.REALLOCATED: "the block was reallocated to {}",
+    Loss.LOADED_OVER: "{} may write into the block on its own stream, not ordered after the step",
+    Loss.SHARED: "the block is shared with {}, which its prefix-cache entry does not allow",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Rollback:
+    """Entries that the next step needs after a rollback and that are gone; void if the request finishes first."""
+
+    request: Request
+    line: int
+    computed: int
+    rejected: int
+    missing: tuple[tuple[int, int, Note | None], ...]  # group, index, who released it
+
+
+class Residency:
+    """Judges losses. `masks` has one entry a group, None where the kind is not modelled; lookahead is in tokens."""
+
+    def __init__(self, masks: list[Mask | None], lookahead: int, findings: Findings) -> None:
+        self._masks = masks
+        self._modelled = [(group, mask) for group, mask in enumerate(masks) if mask is not None]
+        self._lookahead = lookahead
+        self._findings = findings
+        self._reads = _READ[findings.contract]
+        self._writes = _WRITTEN[findings.contract]
+        self._watches: dict[int, list[Watch]] = {}
+        self._rollbacks: dict[str, _Rollback] = {}
+
+    # ---- what an unprocessed step may lose ---------------------------------------------------------------------------
+
+    def watches_of(self, block: int) -> list[Watch]:
+        """The steps that may use a block which their request has released."""
+        return self._watches.get(block, [])
+
+    def released(self, request: Request, group: int, index: int, block: int, note: Note | None) -> None:
+        """A request gives up a table entry: the unprocessed steps that may use it are watched from here on."""
+        mask = self._masks[group]
+        if mask is None:
+            return
+        for entry in request.unprocessed:
+            if entry.row_block(group, index) == block and self._may_use(entry, mask, index):
+                self._watches.setdefault(block, []).append(Watch(entry, group, index, block, note))
+                entry.watched.append(block)
+
+    def lost(self, block: int, loss: Loss, line: int, taken_by: str | None = None) -> None:
+        """Something happened to a block; whoever is watched on it may be harmed."""
+        for watch in self._watches.get(block, ()):
+            self.judge(watch, loss, line, taken_by)
+
+    def judge(self, watch: Watch, loss: Loss, line: int, taken_by: str | None = None) -> None:
+        """Reports what is certain of a loss, and keeps what is not as a suspect."""
+        entry, index, mask = watch.entry, watch.index, self._masks[watch.group]
+        assert mask is not None
+        rejectable = entry.rejectable()
+        for written in (False, True):
+            if loss not in (self._writes if written else self._reads):
+                continue
+            suspect = Suspect(watch, loss, line, taken_by, written)
+            if self._needs(mask, entry.start, entry.tokens - rejectable, index, written, certain=True):
+                self._report(suspect)
+            elif rejectable and self._needs(mask, entry.start - rejectable, entry.tokens + rejectable, index, written):
+                entry.suspects.append(suspect)
+            elif not rejectable and self._needs(mask, entry.start, entry.tokens, index, written):
+                self._report(suspect)
+
+    def settle(self, entry: Entry) -> None:
+        """The step's true start is known: its suspects are judged, and it is watched no longer."""
+        for suspect in entry.suspects:
+            mask = self._masks[suspect.watch.group]
+            assert mask is not None
+            if self._needs(mask, entry.start, entry.tokens, suspect.watch.index, suspect.written):
+                self._report(suspect)
+        entry.suspects.clear()
+        for block in entry.watched:
+            kept = [watch for watch in self._watches.get(block, ()) if watch.entry is not entry]
+            if kept:
+                self._watches[block] = kept
+            else:
+                self._watches.pop(block, None)
+        entry.watched.clear()
+
+    def _may_use(self, entry: Entry, mask: Mask, index: int) -> bool:
+        rejectable = entry.rejectable()
+        start, tokens = entry.start - rejectable, entry.tokens + rejectable
+        return mask.reads_index(start, tokens, index) or mask.writes_index(start, tokens + self._lookahead, index)
+
+    def _needs(self, mask: Mask, start: int, tokens: int, index: int, written: bool, *, certain: bool = False) -> bool:
+        if not written:
+            return mask.reads_index(start, tokens, index)
+        return mask.writes_index(start, tokens + (0 if certain else self._lookahead), index)
+
+    # ---- at the schedule ---------------------------------------------------------------------------------------------
+
+    def scheduled(self, entry: Entry, line: int) -> None:
+        """Every table entry that the step reads or writes must name a block of its request."""
+        lowest = entry.start - entry.rejectable()
+        tokens = entry.start + entry.tokens - lowest
+        for group, mask in self._modelled:
+            table = entry.request.tables[group]
+            below, length = table.sound_from, entry.lengths[group]
+            end = -(-(entry.start + entry.tokens) // mask.block_size)
+            if length < end or (below and mask.reads_index(lowest, tokens, below - 1)):
+                self._find_absent(entry, group, mask, (lowest, tokens), (0, max(below, end)), line)
+
+    def _find_absent(
+        self, entry: Entry, group: int, mask: Mask, span: tuple[int, int], indices: tuple[int, int], line: int
+    ) -> None:
+        table = entry.request.tables[group]
+        for index in range(*indices):
+            block = entry.row_block(group, index)
+            if (block == NULL_BLOCK or block != table.block_at(index)) and mask.reads_index(*span, index):
+                self.judge(Watch(entry, group, index, block, table.notes.get(index)), Loss.ABSENT, line)
+
+    # ---- rollbacks ---------------------------------------------------------------------------------------------------
+
+    def rolled_back(self, request: Request, line: int, rejected: int) -> None:
+        """The computed count fell: all that the next step reads must be in the table still.
+
+        If that very output ends the request there is no next step; the events after it tell.
+        """
+        missing: list[tuple[int, int, Note | None]] = []
+        for group, mask in self._modelled:
+            table = request.tables[group]
+            end = -(-request.computed // mask.block_size)
+            below = table.sound_from
+            if len(table.blocks) < end or (below and mask.reads_index(request.computed, 0, below - 1)):
+                gone = (index for index in range(end) if table.block_at(index) == NULL_BLOCK)
+                needed = (index for index in gone if mask.reads_index(request.computed, 0, index))
+                missing += [(group, index, table.notes.get(index)) for index in needed]
+        if missing:
+            self._rollbacks[request.name] = _Rollback(request, line, request.computed, rejected, tuple(missing))
+
+    def finished(self, request: Request) -> None:
+        """There is no next step."""
+        if self._rollbacks:
+            self._rollbacks.pop(request.name, None)
+
+    def no_finish_followed(self, request: Request | None = None) -> None:
+        """What waited for a finish is reported: of one request, or of all."""
+        if not self._rollbacks:
+            return
+        for name in [request.name] if request else list(self._rollbacks):
+            found = self._rollbacks.pop(name, None)
+            if found:
+                self._report_rollback(found)
+
+    @property
+    def rollbacks_open(self) -> int:
+        """Rollbacks that wait for a finish, or for an event that tells there is none."""
+        return len(self._rollbacks)
+
+    # ---- reports -----------------------------------------------------------------------------------------------------
+
+    def _report(self, suspect: Suspect) -> None:
+        watch, loss = suspect.watch, suspect.loss
+        entry, note, mask = watch.entry, watch.note, self._masks[watch.group]
+        assert mask is not None
+        tokens = entry.tokens + (self._lookahead if suspect.written else 0)
+        needed = mask.needed_tokens(entry.start, tokens, watch.index, written=suspect.written)
+        if loss is Loss.ABSENT:
+            happened = _absent_text(watch, note)
+        else:
+            happened = f"{_release_text(note)}{_HOW[loss].format(suspect.taken_by)} while the step was unprocessed"
+        verb = "writes" if suspect.written else "reads"
+        step = f"step {entry.step} of request {entry.request.name} {verb} {tokens_text(needed)}"
+        where = f"through index {watch.index} of its table in group {watch.group} (block {watch.block})"
+        self._findings.add(
+            Violation(
+                property=self._property_of(suspect, mask),
+                contract=self._findings.contract,
+                line=suspect.line,
+                cause=f"{loss}[{note.cause if note else 'never released'}]",
+                detail=f"{step} {where}, but {happened}",
+                step=entry.step,
+                request=entry.request.name,
+                group=watch.group,
+                index=watch.index,
+                block=watch.block,
+                needed=needed,
+                freed_by=note.request if note else None,
+                freed_at_line=note.line if note else None,
+                release_cause=note.cause if note else None,
+                taken_by=suspect.taken_by,
+            )
+        )
+
+    def _property_of(self, suspect: Suspect, mask: Mask) -> Property:
+        """An absent entry that nothing needed at the count on which it was released became needed by a rollback."""
+        if suspect.written:
+            return Property.WRITE_OWNED
+        note = suspect.watch.note
+        if suspect.loss is Loss.ABSENT and note and mask.may_free_index(suspect.watch.index, note.computed):
+            return Property.ROLLBACK_RESIDENT
+        return Property.READ_RESIDENT
+
+    def _report_rollback(self, found: _Rollback) -> None:
+        for group, index, note in found.missing:
+            mask = self._masks[group]
+            assert mask is not None
+            needed = mask.needed_tokens(found.computed, 0, index, written=False)
+            after = f"after {found.rejected} tokens were taken back, the next step of request {found.request.name}"
+            where = (
+                f"starts at {found.computed} and reads {tokens_text(needed)} through index {index} of its table in group {group}"
+            )
+            gone = f"{note.request} released it at line {note.line} ({note.cause})" if note else "nothing was ever kept there"
+            self._findings.add(
+                Violation(
+                    property=Property.ROLLBACK_RESIDENT,
+                    contract=self._findings.contract,
+                    line=found.line,
+                    cause=f"released_before_rollback[{note.cause if note else 'never released'}]",
+                    detail=f"{after} {where}, but {gone}",
+                    request=found.request.name,
+                    group=group,
+                    index=index,
+                    needed=needed,
+                    freed_by=note.request if note else None,
+                    freed_at_line=note.line if note else None,
+                    release_cause=note.cause if note else None,
+                )
+            )
+
+
+def _release_text(note: Note | None) -> str:
+    return f"{note.request} released it at line {note.line} ({note.cause}) and " if note else ""
+
+
+def _absent_text(watch: Watch, note: Note | None) -> str:
+    if note:
+        return f"{note.request} had released it at line {note.line} ({note.cause}) before the step was scheduled"
+    if watch.block == NULL_BLOCK:
+        return "nothing was there when the step was scheduled"
+    return "the request did not hold that block there when the step was scheduled"

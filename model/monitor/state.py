@@ -1,0 +1,186 @@
+"""What the monitor knows at one moment: requests with their tables and worker rows, unprocessed steps, and who let go of what.
+
+Only what is alive is kept: a request until it is finished, its steps are processed and its tables are empty; a step until it is
+processed. Positions and counts are in tokens, table indices and `held` in blocks.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from settled.model.events import NULL_BLOCK
+from settled.model.monitor.violation import Loss
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Who released a table entry: where, why, and the optimistic computed count at that moment."""
+
+    request: str
+    line: int
+    cause: str
+    computed: int
+
+
+@dataclass(slots=True)
+class Table:
+    """A request's block table of one group, the scheduler's `blocks` beside the worker's `row`.
+
+    The row is replaced, never shortened, so a step keeps its view as (row, length). From `sound_from` on, every entry of the table
+    holds a block, and the row agrees wherever it reaches: nothing there needs to be looked at twice.
+    """
+
+    blocks: list[int] = field(default_factory=list)
+    row: list[int] = field(default_factory=list)
+    sound_from: int = 0
+    held: int = 0
+    lowest: int = 0
+    notes: dict[int, Note] = field(default_factory=dict)
+
+    def put(self, index: int, block: int) -> int:
+        """Places a block; the entry's former block comes back."""
+        blocks = self.blocks
+        if self.notes:
+            self.notes.pop(index, None)
+        if index < len(blocks):
+            former, blocks[index] = blocks[index], block
+            self.held += former == NULL_BLOCK
+            self.lowest = min(self.lowest, index)
+            self.sound_from = max(self.sound_from, index + 1)
+            return former
+        if index > len(blocks):
+            blocks.extend([NULL_BLOCK] * (index - len(blocks)))
+            self.sound_from = max(self.sound_from, index)
+        blocks.append(block)
+        self.held += 1
+        return NULL_BLOCK
+
+    def take(self, index: int, note: Note | None) -> None:
+        """Nulls an entry that holds a block; a table without blocks starts over."""
+        self.blocks[index] = NULL_BLOCK
+        self.held -= 1
+        self.sound_from = max(self.sound_from, index + 1)
+        if note is not None:
+            self.notes[index] = note
+        if self.held == 0:
+            self.blocks.clear()
+            self.lowest = 0
+            self.sound_from = len(self.row)
+
+    def block_at(self, index: int) -> int:
+        """The block at an index; null past the end."""
+        return self.blocks[index] if 0 <= index < len(self.blocks) else NULL_BLOCK
+
+    def lowest_held(self) -> int | None:
+        """The lowest index that holds a block."""
+        blocks, index = self.blocks, self.lowest
+        while index < len(blocks) and blocks[index] == NULL_BLOCK:
+            index += 1
+        self.lowest = index
+        return index if index < len(blocks) else None
+
+    def extend_row(self, new_blocks: tuple[int, ...]) -> None:
+        """The worker's row grows."""
+        begin = len(self.row)
+        self.row.extend(new_blocks)
+        end = len(self.row)
+        if tuple(self.blocks[begin:end]) != new_blocks or NULL_BLOCK in new_blocks:
+            self._find_sound_from(begin, end)
+
+    def replace_row(self, new_blocks: tuple[int, ...]) -> None:
+        """The worker's row starts over; steps in flight keep the old one."""
+        self.row = list(new_blocks)
+        self.sound_from = 0
+        self._find_sound_from(0, max(len(self.row), len(self.blocks)))
+
+    def _find_sound_from(self, begin: int, end: int) -> None:
+        """Raises `sound_from` above the last entry that is null or on which table and row differ."""
+        for index in range(end - 1, begin - 1, -1):
+            block = self.block_at(index)
+            if block == NULL_BLOCK or (index < len(self.row) and self.row[index] != block):
+                self.sound_from = max(self.sound_from, index + 1)
+                return
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """A request's own counters C, F, S, its tables, and its unprocessed steps in schedule order."""
+
+    name: str
+    tables: list[Table]
+    computed: int = 0
+    in_flight: int = 0
+    stale: int = 0
+    generation: int = 0
+    is_new_to_worker: bool = True
+    finished: bool = False
+    unprocessed: deque[Entry] = field(default_factory=deque)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether nothing of the request is left to watch."""
+        return self.finished and not self.unprocessed and not any(table.held for table in self.tables)
+
+    def has_live_step(self) -> bool:
+        """Whether an unprocessed step's output will be applied."""
+        return any(not entry.stale for entry in self.unprocessed)
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """One request's part in an unprocessed step.
+
+    `start` is its true start as far as it is known: it falls when an earlier live step of its generation rejects tokens.
+    `rows` and `lengths` are the worker's rows as they stood at the schedule. `suspects` wait for the true start.
+    """
+
+    step: int
+    request: Request
+    generation: int
+    start: int
+    tokens: int
+    drafts: int
+    rows: list[list[int]]
+    lengths: list[int]
+    stale: bool = False
+    suspects: list[Suspect] = field(default_factory=list)
+    watched: list[int] = field(default_factory=list)
+
+    def rejectable(self) -> int:
+        """How far the true start may still fall: the drafts of earlier live steps of its generation, in tokens."""
+        if self.stale:
+            return 0
+        drafts = 0
+        for earlier in self.request.unprocessed:
+            if earlier is self:
+                break
+            if earlier.generation == self.generation and not earlier.stale:
+                drafts += earlier.drafts
+        return drafts
+
+    def row_block(self, group: int, index: int) -> int:
+        """The block that the step sees at a table index; null past the row's end."""
+        return self.rows[group][index] if index < self.lengths[group] else NULL_BLOCK
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Watch:
+    """An entry of an unprocessed step's row that the request has released: the block is no longer protected by its reference."""
+
+    entry: Entry
+    group: int
+    index: int
+    block: int
+    note: Note | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Suspect:
+    """A loss that is a violation only if the step's true start, once known, makes it need the block."""
+
+    watch: Watch
+    loss: Loss
+    line: int
+    taken_by: str | None
+    written: bool

@@ -1,0 +1,391 @@
+"""The scheduler: which request computes how many tokens in the next step, and what an output changes.
+
+Synchronous scheduling is a pipeline of depth 1. At a greater depth, steps are scheduled while earlier ones are unprocessed:
+counts move at schedule, tokens to be sampled are placeholders, and a rejection takes counts back under later steps.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from settled.model.disciplines import FreeBasis, StaleOutput
+from settled.model.events import FinishReason, PerGroup, ProcessedRequest, ReleaseCause
+from settled.reference.config import EngineConfig, StaleOutputMode
+from settled.reference.connector import KVConnector
+from settled.reference.fence import Fence
+from settled.reference.kv_cache_manager import KVCacheManager, free_basis_tokens
+from settled.reference.outputs import Settlement, can_cache_output, check_model_output, settle_output
+from settled.reference.plan import PlanError, PlannedStep, check_planned_hit, check_planned_tokens
+from settled.reference.recorder import Recorder
+from settled.reference.request import Request, RequestStatus, RequestStep, StepOutput
+
+Plan = Mapping[str, tuple[int, int] | PlannedStep]
+Drafter = Callable[[Request], int]
+
+
+class SchedulerError(RuntimeError):
+    """A call that does not fit the scheduler's state: a full pipeline, a step out of order, an unknown request."""
+
+
+class Scheduler:
+    """First come, first served. `drafter` says how many drafts the next decode step of a request brings, if not the maximum."""
+
+    def __init__(self, config: EngineConfig, *, connector: KVConnector | None = None, drafter: Drafter | None = None) -> None:
+        self.config = config
+        self.discipline = config.discipline
+        self.connector = connector
+        self.drafter = drafter
+        self.kv_cache_manager = KVCacheManager(config)
+        self.requests: dict[str, Request] = {}  # unfinished
+        self.draining: dict[str, Request] = {}  # finished, with unprocessed steps
+        self.waiting: deque[Request] = deque()
+        self.running: list[Request] = []
+        self.fence = Fence(max_frees_per_step=config.max_num_seqs)
+        self.num_steps_scheduled = 0  # non-empty steps; the sequence number of the last
+        self.num_steps_processed = 0
+        self.num_preemptions = 0
+        self.next_step = 0  # the number that the trace shows
+
+    @property
+    def recorder(self) -> Recorder | None:
+        return self.kv_cache_manager.recorder
+
+    # ---- requests ----------------------------------------------------------------------------------------------------
+
+    def add_request(self, request: Request) -> None:
+        """Queues a request. Raises SchedulerError for an id in use or a length that the engine cannot serve."""
+        request_id = request.request_id
+        if request_id in self.requests or request_id in self.draining:
+            raise SchedulerError(f"request id {request_id!r} is in use")
+        if not 1 <= request.num_prompt_tokens < self.config.max_model_len:
+            raise SchedulerError(
+                f"request {request_id!r}: a prompt of {request.num_prompt_tokens} tokens; "
+                f"expected 1 to {self.config.max_model_len - 1}"
+            )
+        if request.max_tokens is not None and request.max_tokens < 1:
+            raise SchedulerError(f"request {request_id!r}: max_tokens must be at least 1, not {request.max_tokens}")
+        self.requests[request_id] = request
+        self.waiting.append(request)
+        if self.recorder is not None:
+            self.recorder.add(request)
+
+    def abort_request(self, request_id: str) -> None:
+        """Ends a request wherever it is; its steps in flight run on. Raises SchedulerError if it is not there."""
+        self._finish(self._known(request_id), "abort")
+
+    def preempt(self, request_id: str, output: StaleOutputMode | None = None) -> None:
+        """Takes a running request's blocks and puts it back in front of the queue. Raises SchedulerError if it does not run."""
+        request = self._known(request_id)
+        if request.status is not RequestStatus.RUNNING:
+            raise SchedulerError(f"request {request_id!r} is {request.status.value}: only a running one is preempted")
+        self.running.remove(request)
+        self._preempt_request(request, self.config.stale_output_mode if output is None else output)
+
+    def _known(self, request_id: str) -> Request:
+        request = self.requests.get(request_id)
+        if request is None:
+            raise SchedulerError(f"no unfinished request {request_id!r}")
+        return request
+
+    # ---- schedule ----------------------------------------------------------------------------------------------------
+
+    def schedule(self, plan: Plan | None = None) -> StepOutput | None:
+        """Dispatches the next step; None when nothing can be scheduled. `plan`, for scripted runs, names exactly the
+        requests of the step and their (tokens, drafts); PlanError says what of it is not legal.
+        """
+        if self.num_steps_scheduled - self.num_steps_processed >= self.config.max_in_flight_steps:
+            raise SchedulerError(f"{self.config.max_in_flight_steps} steps are unprocessed: the pipeline is full")
+        entries: list[RequestStep] = []
+        if plan is not None:
+            self._schedule_planned(plan, entries)
+        else:
+            budget, was_blocked = self._schedule_running(entries)
+            if not was_blocked:
+                self._schedule_waiting(entries, budget)
+        return self._dispatch(entries) if entries else None
+
+    def _schedule_running(self, entries: list[RequestStep]) -> tuple[int, bool]:
+        """Returns the tokens left in the budget, and whether the pool ran short: then nobody is admitted in this step."""
+        budget = self.config.max_num_batched_tokens
+        preemptions_before = self.num_preemptions
+        index = 0
+        while index < len(self.running) and budget > 0:
+            request = self.running[index]
+            tokens = self._num_new_tokens(request, budget)
+            if tokens > 0:
+                new_blocks = self._allocate_or_preempt(request, tokens)
+                if new_blocks is None:
+                    return budget, True
+                entries.append(self._step_of(request, tokens, new_blocks, resumed=False))
+                budget -= tokens
+            index += 1
+        return budget, self.num_preemptions > preemptions_before
+
+    def _num_new_tokens(self, request: Request, budget: int) -> int:
+        """Tokens that a running request computes next, drafts included; 0 or less when it has to wait for outputs."""
+        if self._will_finish(request):
+            return 0
+        wanted = request.num_unscheduled_tokens + request.num_draft_tokens
+        # The last position below the maximum length is never computed: the token there ends the request.
+        return min(wanted, budget, self.config.max_model_len - request.num_computed_tokens - 1)
+
+    def _will_finish(self, request: Request) -> bool:
+        """Whether the steps in flight reach max_tokens even if all of their drafts are rejected.
+
+        Of the placeholders one token is certain. Several steps in flight make it more, which vLLM does not count either.
+        """
+        if request.max_tokens is None or request.num_output_placeholders == 0:
+            return False
+        return request.num_tokens + 1 >= request.num_prompt_tokens + request.max_tokens
+
+    def _allocate_or_preempt(self, request: Request, tokens: int) -> PerGroup | None:
+        """Slots for a running request, at the cost of those that came last; None if it has to wait, or was itself the last."""
+        while True:
+            new_blocks = self._allocate_slots(request, tokens)
+            if new_blocks is not None:
+                return new_blocks
+            victim = self.running[-1]
+            if not self._blocks_can_be_freed(victim):
+                return None  # its blocks would wait behind the fence: preempting it gives nothing now
+            self.running.pop()
+            self._preempt_request(victim, self.config.stale_output_mode)
+            if victim is request:
+                return None
+
+    def _allocate_slots(self, request: Request, tokens: int) -> PerGroup | None:
+        return self.kv_cache_manager.allocate_slots(request, tokens, num_lookahead_tokens=self.config.num_lookahead_tokens)
+
+    def _schedule_waiting(self, entries: list[RequestStep], budget: int) -> None:
+        skipped: list[Request] = []
+        while self.waiting and budget > 0 and len(self.running) < self.config.max_num_seqs:
+            request = self.waiting[0]
+            if not is_ready(request):
+                skipped.append(self.waiting.popleft())
+                continue
+            entry = self._admit(request, budget)
+            if entry is None:
+                break
+            entries.append(entry)
+            budget -= entry.tokens
+        self.waiting.extendleft(reversed(skipped))
+
+    def _admit(self, request: Request, budget: int) -> RequestStep | None:
+        """Moves the first waiting request to the running ones, if the pool can hold its whole prefill."""
+        assert request.num_computed_tokens == 0 and request is self.waiting[0]
+        hit = self.kv_cache_manager.get_computed_blocks(request)
+        tokens = min(request.num_tokens - hit.num_tokens, budget)
+        new_blocks = self.kv_cache_manager.allocate_slots(
+            request,
+            tokens,
+            hit=hit,
+            num_lookahead_tokens=self.config.num_lookahead_tokens,
+            full_sequence_must_fit=True,
+        )
+        if new_blocks is None:
+            return None
+        self.waiting.popleft()
+        return self._start_running(request, tokens, hit.num_tokens)
+
+    def _start_running(self, request: Request, tokens: int, num_hit_tokens: int) -> RequestStep:
+        resumed = request.status is RequestStatus.PREEMPTED
+        request.status = RequestStatus.RUNNING
+        request.num_computed_tokens = num_hit_tokens
+        self.running.append(request)
+        if num_hit_tokens > 0 and self.recorder is not None:
+            self.recorder.hit(request.request_id, num_hit_tokens)
+        # The worker knows nothing of this generation's table: it gets all of it.
+        return self._step_of(request, tokens, self.kv_cache_manager.get_block_ids(request.request_id), resumed=resumed)
+
+    def _step_of(self, request: Request, tokens: int, new_blocks: PerGroup, *, resumed: bool) -> RequestStep:
+        drafts = max(0, tokens - request.num_unscheduled_tokens)
+        return RequestStep(
+            request=request,
+            step=self.next_step,
+            start=request.num_computed_tokens,
+            tokens=tokens,
+            drafts=drafts,
+            samples=tokens >= request.num_unscheduled_tokens,
+            new_blocks=new_blocks,
+            resumed=resumed,
+            generation=request.num_preemptions,
+        )
+
+    def _dispatch(self, entries: Sequence[RequestStep]) -> StepOutput:
+        """Advances the counters of everyone in the step: from here on the host counts its tokens as computed."""
+        self.num_steps_scheduled += 1
+        step = StepOutput(step=self.next_step, sequence=self.num_steps_scheduled, entries=tuple(entries))
+        self.next_step += 1
+        for entry in entries:
+            request = entry.request
+            request.num_computed_tokens += entry.tokens
+            request.num_in_flight_tokens += entry.tokens
+            request.unprocessed.append(entry)
+            request.last_step_sequence = step.sequence
+            request.is_prefill_chunk = not entry.samples
+            request.num_draft_tokens = 0
+            if entry.samples:
+                request.num_output_placeholders += 1 + entry.drafts
+                request.num_draft_tokens = self._num_drafts(request)
+            assert len(request.unprocessed) <= self.config.max_in_flight_steps
+        if self.recorder is not None:
+            self.recorder.schedule(step)
+        return step
+
+    def _num_drafts(self, request: Request) -> int:
+        if self.drafter is None or self.config.num_speculative_tokens == 0:
+            return self.config.num_speculative_tokens
+        return max(0, min(self.drafter(request), self.config.num_speculative_tokens))
+
+    # ---- scripted schedule -------------------------------------------------------------------------------------------
+
+    def _schedule_planned(self, plan: Plan, entries: list[RequestStep]) -> None:
+        planned = {request_id: PlannedStep(*step) for request_id, step in plan.items()}
+        total = sum(step.tokens for step in planned.values())
+        if total > self.config.max_num_batched_tokens:
+            raise PlanError(f"{total} tokens in one step; the batch takes {self.config.max_num_batched_tokens}")
+        for request_id, step in planned.items():
+            request = self.requests.get(request_id)
+            if request is None:
+                raise PlanError(f"no unfinished request {request_id!r}")
+            if request.status is RequestStatus.RUNNING:
+                entries.append(self._run_planned(request, step))
+            else:
+                entries.append(self._admit_planned(request, step))
+
+    def _run_planned(self, request: Request, step: PlannedStep) -> RequestStep:
+        check_planned_tokens(request, step, request.num_computed_tokens, self.config)
+        if step.hit:
+            raise PlanError(f"request {request.request_id!r} runs: a prefix hit comes before its first step")
+        new_blocks = self._allocate_slots(request, step.tokens)
+        if new_blocks is None:
+            raise PlanError(f"request {request.request_id!r}: the pool has no blocks for {step.tokens} more tokens")
+        return self._step_of(request, step.tokens, new_blocks, resumed=False)
+
+    def _admit_planned(self, request: Request, step: PlannedStep) -> RequestStep:
+        """Like _admit, but the script decides: it may overtake others, and the gate is not asked."""
+        if not is_ready(request):
+            raise PlanError(f"request {request.request_id!r} waits for its stale output")
+        if len(self.running) >= self.config.max_num_seqs:
+            raise PlanError(f"{self.config.max_num_seqs} requests run already")
+        hit = self.kv_cache_manager.get_computed_blocks(request, step.hit)
+        check_planned_hit(request, step, hit.num_tokens)
+        check_planned_tokens(request, step, hit.num_tokens, self.config)
+        new_blocks = self.kv_cache_manager.allocate_slots(
+            request, step.tokens, hit=hit, num_lookahead_tokens=self.config.num_lookahead_tokens
+        )
+        if new_blocks is None:
+            raise PlanError(f"request {request.request_id!r}: the pool has no blocks for its first {step.tokens} tokens")
+        self.waiting.remove(request)
+        return self._start_running(request, step.tokens, hit.num_tokens)
+
+    # ---- process -----------------------------------------------------------------------------------------------------
+
+    def update_from_output(self, step: StepOutput, model_output: Mapping[str, Sequence[int]]) -> None:
+        """Takes in the output of the oldest unprocessed step: sampled token ids by request (none: may be left out).
+
+        Raises SchedulerError for another step, ModelOutputError for more or fewer tokens than the step can sample.
+        """
+        if step.sequence != self.num_steps_processed + 1 or step.sequence > self.num_steps_scheduled:
+            raise SchedulerError(f"step {step.step} is not the oldest unprocessed one")
+        outputs = [(entry, model_output.get(entry.request.request_id, ())) for entry in step.entries]
+        for entry, token_ids in outputs:
+            check_model_output(entry, token_ids)
+        self.num_steps_processed += 1
+        settled = [
+            settle_output(
+                entry,
+                token_ids,
+                stale_output=self.discipline.stale_output,
+                max_model_len=self.config.max_model_len,
+            )
+            for entry, token_ids in outputs
+        ]
+        if self.recorder is not None:
+            self.recorder.process(step.step, _processed(step.entries, settled))
+        # All that this step and earlier ones write is written: what waited for it may go.
+        for free in self.fence.release(step.sequence):
+            self.kv_cache_manager.free_deferred(free.request_id, free.tables)
+        for entry, settlement in zip(step.entries, settled, strict=True):
+            self._follow_up(entry.request, settlement)
+
+    def _follow_up(self, request: Request, settlement: Settlement) -> None:
+        if request.is_finished:
+            if not request.unprocessed:
+                self.draining.pop(request.request_id, None)
+            return
+        if can_cache_output(request, settlement):
+            final_tokens = free_basis_tokens(FreeBasis.SETTLED, *request.counters)
+            self.kv_cache_manager.cache_blocks(request, max(0, min(final_tokens, request.num_tokens)))
+        if settlement.finish_reason is not None:
+            self._finish(request, settlement.finish_reason)
+
+    # ---- preemption and finish ---------------------------------------------------------------------------------------
+
+    def _preempt_request(self, request: Request, output: StaleOutputMode) -> None:
+        """The request has left `running`. Its count restarts at 0; what is in flight comes back for nothing, or as tokens."""
+        drop = output is StaleOutputMode.DROP or (request.drop_stale_output and request.num_stale_output_tokens > 0)
+        # Dropped output has been sampled again by the time it comes back; an undrained count would hold the request for ever.
+        request.drop_stale_output = drop or self.discipline.stale_output is StaleOutput.UNDRAINED
+        if self.recorder is not None:
+            mode = StaleOutputMode.DROP if request.drop_stale_output else StaleOutputMode.DELIVER
+            self.recorder.preempt(request.request_id, mode)
+        self._free_request_blocks(request, "preempt")
+        request.status = RequestStatus.PREEMPTED
+        request.num_computed_tokens = 0
+        request.num_output_placeholders = 0
+        request.num_draft_tokens = 0
+        request.is_prefill_chunk = True
+        request.num_preemptions += 1
+        if self.discipline.preempt_marks_stale:
+            request.num_stale_output_tokens = request.num_in_flight_tokens
+            for entry in request.unprocessed:
+                entry.stale = True
+        self.num_preemptions += 1
+        self.waiting.appendleft(request)
+
+    def _finish(self, request: Request, reason: FinishReason) -> None:
+        """Ends a request; the connector is shown its table, pruned, before the blocks go."""
+        if request.status is RequestStatus.RUNNING:
+            self.running.remove(request)
+        else:
+            self.waiting.remove(request)
+        request.status = RequestStatus.FINISHED
+        del self.requests[request.request_id]
+        if request.unprocessed:
+            self.draining[request.request_id] = request
+        if self.recorder is not None:
+            self.recorder.finish(request.request_id, reason)
+        if self.connector is not None:
+            self.kv_cache_manager.remove_skipped_blocks(request, self.discipline.finish_basis, "connector_finish")
+            block_ids = self.kv_cache_manager.get_block_ids_for_computed_tokens(request)
+            self.connector.request_finished(request.request_id, block_ids)
+        self._free_request_blocks(request, "abort" if reason == "abort" else "finish")
+
+    def _free_request_blocks(self, request: Request, cause: ReleaseCause) -> None:
+        if self._blocks_can_be_freed(request):
+            self.kv_cache_manager.free(request.request_id, cause)
+        else:
+            tables = self.kv_cache_manager.pop_blocks_for_free(request.request_id)
+            if any(table.blocks for table in tables):
+                self.fence.defer(request.last_step_sequence, request.request_id, tables)
+
+    def _blocks_can_be_freed(self, request: Request) -> bool:
+        return not self.discipline.fence or request.last_step_sequence <= self.num_steps_processed
+
+
+def is_ready(request: Request) -> bool:
+    """Whether a waiting request may start. Stale output that will be delivered comes first: it may sample what would be next."""
+    return request.num_stale_output_tokens == 0 or request.drop_stale_output
+
+
+def _processed(entries: Iterable[RequestStep], settled: Iterable[Settlement]) -> tuple[ProcessedRequest, ...]:
+    return tuple(
+        ProcessedRequest(
+            request=entry.request.request_id,
+            sampled=settlement.sampled,
+            rejected=settlement.rejected,
+            counters=entry.request.counters,
+        )
+        for entry, settlement in zip(entries, settled, strict=True)
+    )

@@ -1,0 +1,206 @@
+"""Seeded random runs that go to the boundaries: tiny pools, small blocks, windows around block multiples, deep pipelines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from random import Random
+
+from settled.model.disciplines import RIGHT, Discipline
+from settled.model.specs import FullAttentionSpec, KVCacheSpec, SlidingWindowSpec
+from settled.reference.admission import blocks_for_one_request
+from settled.reference.config import EngineConfig, StaleOutputMode
+from settled.reference.engine import Engine, Outcome
+from settled.reference.recorder import Sink
+from settled.reference.request import Request, RequestStep
+
+Check = Callable[[Engine], None]
+
+_IDLE_ROUNDS_MAX = 3  # rounds in which nothing moves before a request is given up
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What a random run draws from. Chances are per round of the run; prompts start with one of a few shared prefixes."""
+
+    seed: int
+    config: EngineConfig
+    prompt_tokens_max: int
+    output_tokens_max: int
+    requests_max: int  # unfinished at a time
+    shared_prefixes: int
+    chance_add: float
+    chance_process: float  # of processing a step although another could be scheduled
+    chance_abort: float
+    chance_preempt: float
+    chance_accept: float  # of each draft, after those before it
+    chance_stop: float  # of an output
+
+
+@dataclass(slots=True)
+class RunSummary:
+    """What a run did. `operations`: one request in one scheduled or processed step. `given_up`: requests aborted because
+    nothing moved; always 0 under a right discipline."""
+
+    steps: int = 0
+    operations: int = 0
+    added: int = 0
+    aborted: int = 0
+    preempted: int = 0
+    given_up: int = 0
+
+
+def random_workload(seed: int) -> Workload:
+    """The workload of a seed; the same for the same seed."""
+    rng = Random(seed)
+    drafts = rng.choice((0, 0, 1, 2, 3, 4))
+    max_model_len = rng.randint(12, 72)
+    config = EngineConfig(
+        groups=_random_groups(rng),
+        num_blocks=2,
+        max_in_flight_steps=rng.randint(1, 4),
+        max_num_batched_tokens=rng.randint(1 + drafts, 24),
+        max_num_seqs=rng.randint(1, 6),
+        num_speculative_tokens=drafts,
+        num_lookahead_tokens=rng.choice((0, 0, drafts, drafts + 1)),
+        max_model_len=max_model_len,
+        enable_prefix_caching=rng.random() < 0.6,
+        kv_consumer=rng.random() < 0.7,
+        connector=rng.random() < 0.4,
+        stale_output_mode=rng.choice(tuple(StaleOutputMode)),
+    )
+    # From a pool that just holds one request of maximum length to one without pressure.
+    spare_blocks = rng.choice((0, 0, 1, 3, 8, 30, 200))
+    return Workload(
+        seed=seed,
+        config=replace(config, num_blocks=1 + blocks_for_one_request(config) + spare_blocks),
+        prompt_tokens_max=rng.randint(1, max_model_len - 1),
+        output_tokens_max=rng.randint(1, max_model_len),
+        requests_max=rng.randint(1, 10),
+        shared_prefixes=rng.randint(1, 3),
+        chance_add=rng.choice((0.1, 0.3, 0.6)),
+        chance_process=rng.choice((0.0, 0.2, 0.5)),
+        chance_abort=rng.choice((0.0, 0.01, 0.05)),
+        chance_preempt=rng.choice((0.0, 0.02, 0.08)),
+        chance_accept=rng.choice((0.2, 0.5, 0.8)),
+        chance_stop=rng.choice((0.0, 0.02, 0.1)),
+    )
+
+
+def _random_groups(rng: Random) -> tuple[KVCacheSpec, ...]:
+    # Powers of two in most runs: hits of several groups must end at a multiple of every block size.
+    sizes = (1, 2, 4, 8) if rng.random() < 0.7 else (1, 2, 3, 5, 6, 7)
+    return tuple(_random_spec(rng, rng.choice(sizes)) for _ in range(rng.randint(1, 3)))
+
+
+def _random_spec(rng: Random, block_size: int) -> KVCacheSpec:
+    if rng.random() < 0.3:
+        return FullAttentionSpec(block_size=block_size)
+    window = max(1, block_size * rng.randint(0, 3) + rng.choice((-1, 0, 1, 2)))
+    return SlidingWindowSpec(block_size=block_size, window=window, extra_retained=rng.choice((0, 0, 0, 1, 3)))
+
+
+class _Run:
+    """One run: the engine, the random choices, and what has been counted."""
+
+    def __init__(self, workload: Workload, discipline: Discipline, sink: Sink | None) -> None:
+        self.workload = workload
+        self.rng = Random(workload.seed ^ 0xB10C)
+        self.engine = Engine(replace(workload.config, discipline=discipline), sink, drafter=self._num_drafts)
+        self.summary = RunSummary()
+        vocabulary = range(1, 1000)
+        self.prefixes = [
+            tuple(self.rng.choices(vocabulary, k=workload.prompt_tokens_max)) for _ in range(workload.shared_prefixes)
+        ]
+
+    def round(self) -> bool:
+        """Perhaps adds, aborts, preempts; then schedules or processes. False when no step could move."""
+        workload, rng, requests = self.workload, self.rng, self.engine.scheduler.requests
+        if len(requests) < workload.requests_max and (not requests or rng.random() < workload.chance_add):
+            self._add()
+        if workload.chance_abort and requests and rng.random() < workload.chance_abort:
+            self.engine.abort(rng.choice(tuple(requests)))
+            self.summary.aborted += 1
+        if workload.chance_preempt and self.engine.scheduler.running and rng.random() < workload.chance_preempt:
+            self.engine.preempt(rng.choice(self.engine.scheduler.running).request_id)
+        return self._move()
+
+    def _move(self) -> bool:
+        engine = self.engine
+        rather_process = bool(engine.unprocessed) and self.rng.random() < self.workload.chance_process
+        if engine.can_schedule and not rather_process:
+            step = engine.schedule()
+            if step is not None:
+                self.summary.steps += 1
+                self.summary.operations += len(step.entries)
+                return True
+        if not engine.unprocessed:
+            return False
+        self.summary.operations += len(engine.process(self._outcome).entries)
+        return True
+
+    def drain(self) -> None:
+        """Aborts what is left and processes what is in flight."""
+        for request_id in tuple(self.engine.scheduler.requests):
+            self.engine.abort(request_id)
+        while self.engine.unprocessed:
+            self.engine.process(self._outcome)
+
+    def give_up_oldest(self) -> None:
+        self.engine.abort(next(iter(self.engine.scheduler.requests)))
+        self.summary.given_up += 1
+
+    def _add(self) -> None:
+        workload, rng = self.workload, self.rng
+        prefix = rng.choice(self.prefixes)
+        num_tokens = rng.randint(1, workload.prompt_tokens_max)
+        shared_tokens = rng.randint(0, num_tokens) if rng.random() < 0.5 else num_tokens
+        own = rng.choices(range(1, 1000), k=num_tokens - shared_tokens)
+        prompt = (*prefix[:shared_tokens], *own)
+        max_tokens = None if rng.random() < 0.1 else rng.randint(1, workload.output_tokens_max)
+        self.engine.add_request(f"r{self.summary.added}", prompt, max_tokens=max_tokens)
+        self.summary.added += 1
+
+    def _num_drafts(self, request: Request) -> int:
+        most = self.workload.config.num_speculative_tokens
+        return most if self.rng.random() < 0.7 else self.rng.randint(0, most)
+
+    def _outcome(self, entry: RequestStep) -> Outcome:
+        accepted = 0
+        while accepted < entry.drafts and self.rng.random() < self.workload.chance_accept:
+            accepted += 1
+        return Outcome(accepted, stop=self.workload.chance_stop > 0 and self.rng.random() < self.workload.chance_stop)
+
+
+def run_workload(
+    workload: Workload,
+    *,
+    discipline: Discipline = RIGHT,
+    fence: bool | None = None,
+    steps: int = 1000,
+    sink: Sink | None = None,
+    check: Check | None = None,
+) -> RunSummary:
+    """Runs until `steps` steps are scheduled, then aborts the rest, drains, and ends the recording on an idle engine.
+
+    `fence` replaces the discipline's choice; `check` is called after every round. When nothing moves for a few rounds,
+    the oldest request is aborted and counted as given up, so that a run ends under every discipline.
+    """
+    if fence is not None:
+        discipline = replace(discipline, fence=fence)
+    run = _Run(workload, discipline, sink)
+    idle_rounds = 0
+    while run.summary.steps < steps:
+        idle_rounds = 0 if run.round() else idle_rounds + 1
+        if idle_rounds > _IDLE_ROUNDS_MAX and run.engine.scheduler.requests:
+            run.give_up_oldest()
+            idle_rounds = 0
+        if check is not None:
+            check(run.engine)
+    run.drain()
+    if check is not None:
+        check(run.engine)
+    run.summary.preempted = run.engine.scheduler.num_preemptions
+    run.engine.end_recording()
+    assert run.engine.is_idle and not any(run.engine.pool_snapshot()), "a drained engine has given every block back"
+    return run.summary

@@ -10,8 +10,9 @@ term for its truth raises TypeError (plain z3py answers False), use `select`, `b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, NoReturn, TypeVar, overload
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, NoReturn, TypeVar, cast, overload
 
 # A node is identified by its operation and the identities of its arguments.
 _Key = tuple[Any, ...]
@@ -199,6 +200,8 @@ def _comparison(op: str, left: object, right: object) -> BoolTerm:
         return as_bool(_FOLD[op](a, b))
     if x is y:
         return as_bool(op != "<")
+    if op == "<" and a is not None:
+        return _node(BoolTerm, "<=", as_int(a + 1), y)  # one way to write a lower bound
     return _node(BoolTerm, op, x, y)
 
 
@@ -244,7 +247,14 @@ def negate(term: Bool) -> BoolTerm:
     value = constant_value(term)
     if value is not None:
         return as_bool(not value)
-    return term.args[0] if term.op == "not" else _node(BoolTerm, "not", term)
+    match term.op:
+        case "not":
+            return cast("BoolTerm", term.args[0])
+        case "<":
+            return term.args[1] <= term.args[0]  # type: ignore[no-any-return]
+        case "<=":
+            return term.args[1] < term.args[0]  # type: ignore[no-any-return]
+    return _node(BoolTerm, "not", term)
 
 
 def implies(condition: Bool, conclusion: Bool) -> BoolTerm:
@@ -287,6 +297,32 @@ def subterms(*roots: Term) -> Iterator[Term]:
             continue
         stack.append((term, True))
         stack.extend((arg, False) for arg in reversed(term.args) if isinstance(arg, Term) and arg.index not in seen)
+
+
+def substitute(root: AnyTerm, values: Mapping[str, Term]) -> AnyTerm:
+    """The term with variables replaced by terms, by name; constants fold on the way."""
+    new: dict[int, Any] = {}
+    for term in subterms(root):
+        args = [new[arg.index] if isinstance(arg, Term) else arg for arg in term.args]
+        if term.op == "variable":
+            new[term.index] = values.get(term.args[0], term)
+        elif term.op == "constant":
+            new[term.index] = term
+        elif term.op == "apply":
+            new[term.index] = (function if isinstance(term, IntTerm) else predicate)(*args)
+        else:
+            new[term.index] = _REBUILD[term.op](*args)
+    return cast("AnyTerm", new[root.index])
+
+
+_REBUILD: dict[str, Callable[..., Term]] = {
+    **{op: partial(_arithmetic, op) for op in ("+", "-", "*", "//")},
+    **{op: partial(_comparison, op) for op in ("<", "<=", "==")},
+    "and": both,
+    "or": either,
+    "not": negate,
+    "select": select,
+}
 
 
 def show(term: Term) -> str:

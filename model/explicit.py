@@ -99,7 +99,7 @@ class Setting:
     def assumptions(self) -> dict[str, BoolTerm]:
         return {
             "prompt >= 1": self.prompt >= 1,
-            "the token is in its block": both(self.first >= 0, as_bool(in_block(self.token, self.first, self.last))),
+            "the token is in its block": both(self.first >= 0, in_block(self.token, self.first, self.last)),
         }
 
 
@@ -133,9 +133,7 @@ def _can_schedule(state: Explicit, choice: Choice, setting: Setting) -> BoolTerm
     counters = state.counters
     start = as_int(counters.computed) + hit
     live = either(*(lifetime.is_live(slot.step) for slot in state.queue))
-    fresh = both(
-        as_int(counters.computed) == 0, negate(live), negate(state.entry.held), hit < setting.prompt, hit <= state.cached
-    )
+    fresh = both(as_int(counters.computed) == 0, negate(live), negate(state.entry.held), hit < setting.prompt, hit <= state.cached)
     whole_blocks = either(hit <= setting.first, hit > setting.last)
     chunk = both(start + tokens <= setting.prompt, drafts == 0)
     decode = both(start >= setting.prompt, tokens == drafts + 1)
@@ -212,10 +210,7 @@ def _process(state: Explicit, choice: Choice, setting: Setting) -> Explicit:
     head, *rest = state.queue
     step, rejected = head.step, as_int(choice.rejected)
     live = lifetime.is_live(step)
-    moved = [
-        slot._replace(step=lifetime.after_earlier_output(slot.step, step.tokens, rejected, stale_output=step.stale))
-        for slot in rest
-    ]
+    moved = [slot._replace(step=lifetime.after_earlier_output(slot.step, step.tokens, rejected, stale_output=step.stale)) for slot in rest]
     return state._replace(
         counters=count.process(state.counters, step.tokens, rejected, setting.discipline),
         expected=select(live, as_int(state.expected) - rejected, state.expected),
@@ -314,9 +309,7 @@ def _same_sort_select(condition: Bool, then: Int | Bool, otherwise: Int | Bool) 
 def symbols(shape: Value, suffix: str) -> Value:
     """A value of the same shape whose components are variables."""
     names = iter(f"{index}@{suffix}" for index in range(len(leaves(shape))))
-    fresh = (
-        bool_variable(next(names)) if isinstance(leaf, BoolTerm | bool) else int_variable(next(names)) for leaf in leaves(shape)
-    )
+    fresh = (bool_variable(next(names)) if isinstance(leaf, BoolTerm | bool) else int_variable(next(names)) for leaf in leaves(shape))
     return rebuild(shape, fresh)
 
 

@@ -11,11 +11,9 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from settled.model.algebra import (
-    Bool,
     BoolTerm,
     Int,
     IntTerm,
-    as_bool,
     as_int,
     both,
     maximum,
@@ -154,6 +152,6 @@ def ceil_div(tokens: Int, block_size: Int) -> IntTerm:
     return (as_int(tokens) + block_size - 1) // block_size
 
 
-def in_block(token: Int, first: Int, last: Int) -> Bool:
+def in_block(token: Int, first: Int, last: Int) -> BoolTerm:
     """Whether a token lies in the block of the tokens `first` to `last`."""
-    return as_bool(both(as_int(first) <= token, as_int(token) <= last))
+    return both(as_int(first) <= token, as_int(token) <= last)

@@ -211,9 +211,7 @@ def _processes(state: Tracked, system: System) -> list[Action]:
             step=lifetime.after_earlier_output(step, TOKENS, REJECTED, stale_output=stale_output),
         )
 
-    own = state._replace(
-        counters=count.process(counters, step.tokens, REJECTED, system.discipline), step=step._replace(unprocessed=False)
-    )
+    own = state._replace(counters=count.process(counters, step.tokens, REJECTED, system.discipline), step=step._replace(unprocessed=False))
     is_before = implies(lifetime.is_dead(step), ahead >= TOKENS)
     live_before = both(lifetime.is_live(step), ahead >= TOKENS)
     return [
@@ -313,9 +311,7 @@ def _resume(state: Tracked, system: System) -> Action:
             "empty table": negate(either(state.entry.held, state.entry.pruned)),
             "hit of whole blocks": both(HIT >= 0, either(HIT <= system.first, HIT > system.last)),
         },
-        state._replace(
-            counters=count.resume(counters, HIT), entry=entry, entry_is_b=takes_b, block=lifetime.take(state.block, takes_b)
-        ),
+        state._replace(counters=count.resume(counters, HIT), entry=entry, entry_is_b=takes_b, block=lifetime.take(state.block, takes_b)),
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from settled.model import counters as count
 from settled.model import lifetime
-from settled.model.algebra import IntTerm, Term, both, int_variable, minimum
+from settled.model.algebra import IntTerm, Term, as_int, both, int_variable, minimum
 from settled.model.counters import Counters
 from settled.model.disciplines import RIGHT, Rounding
 from settled.model.interpret import compile_terms
@@ -23,9 +23,10 @@ from settled.model.specs import KVCacheSpec
 Compiled = Callable[..., tuple[Any, ...]]
 
 
-def _compiled(define: Callable[..., Term | tuple[Any, ...]], *inputs: str) -> Compiled:
+def _compiled(define: Callable[..., Any], *inputs: str) -> Compiled:
     defined = define(*map(int_variable, inputs))
-    return compile_terms([defined] if isinstance(defined, Term) else list(defined), inputs)
+    values = (defined,) if isinstance(defined, Term) else defined
+    return compile_terms([value if isinstance(value, Term) else as_int(value) for value in values], inputs)
 
 
 # ---- counters: (computed, in flight, stale) and what an event adds to them, to the same three after it ----------------
@@ -34,19 +35,13 @@ counters_after_schedule = _compiled(lambda c, f, s, tokens: count.schedule(Count
 counters_after_process = _compiled(
     lambda c, f, s, tokens, rejected: count.process(Counters(c, f, s), tokens, rejected, RIGHT), *"cfs", "tokens", "rejected"
 )
-counters_after_preempt = _compiled(lambda c, f, s: _terms(count.preempt(Counters(c, f, s), RIGHT)), *"cfs")
+counters_after_preempt = _compiled(lambda c, f, s: count.preempt(Counters(c, f, s), RIGHT), *"cfs")
 processed_tokens = _compiled(lambda c, f: count.processed(Counters(c, f, 0)), "c", "f")
 start_after_rejection = _compiled(
-    lambda start, rejected: (
-        lifetime.after_earlier_output(Step(True, False, start, 0, 0, 0), 0, rejected, stale_output=False).start
-    ),
+    lambda start, rejected: lifetime.after_earlier_output(Step(True, False, start, 0, 0, 0), 0, rejected, stale_output=False).start,
     "start",
     "rejected",
 )
-
-
-def _terms(counters: Counters) -> tuple[IntTerm, ...]:
-    return tuple(int_variable("c") * 0 + value for value in counters)
 
 
 # ---- one attention kind ----------------------------------------------------------------------------------------------
@@ -63,9 +58,7 @@ class Mask:
         self.block_size = block_size
         self._reads = _compiled(lambda query, token: kind.reads(query, token), "query", "token")
         self._may_free = _compiled(lambda token, basis: kind.may_free(token, basis), "token", "basis")
-        self._frees = _compiled(
-            lambda first, last, basis: kind.frees_block(first, last, basis, Rounding.FLOOR), "first", "last", "basis"
-        )
+        self._frees = _compiled(lambda first, last, basis: kind.frees_block(first, last, basis, Rounding.FLOOR), "first", "last", "basis")
         self._reads_block = _compiled(
             lambda start, tokens, first, last: _block_has(
                 first, last, start + tokens, lambda token: lifetime.reads(_step(start, tokens), kind, token)

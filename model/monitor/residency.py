@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from settled.model.events import NULL_BLOCK
 from settled.model.monitor.findings import Findings
+from settled.model.monitor.ledger import Ledger
 from settled.model.monitor.masks import Mask
 from settled.model.monitor.state import Entry, Note, Request, Suspect, Watch
 from settled.model.monitor.violation import Loss, Violation, tokens_text
@@ -36,8 +37,8 @@ _WRITTEN = {
 _HOW = {
     Loss.FREED: "the block went back to the pool",
     Loss.REALLOCATED: "the block was reallocated to {}",
-    Loss.LOADED_OVER: "{} may write into the block on its own stream, not ordered after the step",
-    Loss.SHARED: "the block is shared with {}, which its prefix-cache entry does not allow",
+    Loss.LOADED_OVER: "{} could write into it, on a stream that does not wait for the step,",
+    Loss.SHARED: "{} held the block too, and no prefix-cache entry says that the same bytes are written",
 }
 
 
@@ -55,8 +56,9 @@ class _Rollback:
 class Residency:
     """Judges losses. `masks` has one entry a group, None where the kind is not modelled; lookahead is in tokens."""
 
-    def __init__(self, masks: list[Mask | None], lookahead: int, findings: Findings) -> None:
+    def __init__(self, masks: list[Mask | None], lookahead: int, ledger: Ledger, findings: Findings) -> None:
         self._masks = masks
+        self._ledger = ledger
         self._modelled = [(group, mask) for group, mask in enumerate(masks) if mask is not None]
         self._lookahead = lookahead
         self._findings = findings
@@ -102,6 +104,25 @@ class Residency:
             elif not rejectable and self._needs(mask, entry.start, entry.tokens, index, written):
                 self._report(suspect)
 
+    def shared(self, watch: Watch, line: int, taken_by: str) -> None:
+        """Others hold a block of a step's row: it may write there only what the block's hash stands for."""
+        entry, mask = watch.entry, self._masks[watch.group]
+        assert mask is not None
+        rejectable = entry.rejectable()
+        start, tokens = entry.start - rejectable, entry.tokens + rejectable + self._lookahead
+        if not mask.writes_index(start, tokens, watch.index):
+            return
+        if not self._ledger.has_content:
+            reason = "a shared block is written, and no prefix-cache entries are recorded (no `content` in records)"
+            self._findings.cannot_decide(Property.WRITE_OWNED, reason)
+        elif not self._ledger.same_bytes(watch.block, *mask.needed_tokens(start, tokens, watch.index, written=True)):
+            self.judge(watch, Loss.SHARED, line, taken_by)
+
+    def undecidable(self, watch: Watch, reason: str) -> None:
+        """A loss that the trace cannot show to be harmless or harmful."""
+        for name in (Property.READ_RESIDENT, Property.WRITE_OWNED):
+            self._findings.cannot_decide(name, reason)
+
     def settle(self, entry: Entry) -> None:
         """The step's true start is known: its suspects are judged, and it is watched no longer."""
         for suspect in entry.suspects:
@@ -141,9 +162,7 @@ class Residency:
             if length < end or (below and mask.reads_index(lowest, tokens, below - 1)):
                 self._find_absent(entry, group, mask, (lowest, tokens), (0, max(below, end)), line)
 
-    def _find_absent(
-        self, entry: Entry, group: int, mask: Mask, span: tuple[int, int], indices: tuple[int, int], line: int
-    ) -> None:
+    def _find_absent(self, entry: Entry, group: int, mask: Mask, span: tuple[int, int], indices: tuple[int, int], line: int) -> None:
         table = entry.request.tables[group]
         for index in range(*indices):
             block = entry.row_block(group, index)
@@ -238,9 +257,7 @@ class Residency:
             assert mask is not None
             needed = mask.needed_tokens(found.computed, 0, index, written=False)
             after = f"after {found.rejected} tokens were taken back, the next step of request {found.request.name}"
-            where = (
-                f"starts at {found.computed} and reads {tokens_text(needed)} through index {index} of its table in group {group}"
-            )
+            where = f"starts at {found.computed} and reads {tokens_text(needed)} through index {index} of its table in group {group}"
             gone = f"{note.request} released it at line {note.line} ({note.cause})" if note else "nothing was ever kept there"
             self._findings.add(
                 Violation(

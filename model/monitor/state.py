@@ -136,6 +136,7 @@ class Entry:
     """
 
     step: int
+    order: int  # of the step among all steps
     request: Request
     generation: int
     start: int

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from settled.model.algebra import BoolTerm, Term, as_bool, both, either, negate, subterms
+from settled.model.algebra import BoolTerm, IntTerm, both, negate, subterms
 from settled.model.kinds import AnyShrinking, Kind
 from settled.model.search.solver import Answer, Solver, Status
 
@@ -68,28 +68,31 @@ def decide(obligation: Obligation, solver: Solver) -> Verdict:
     return Verdict(obligation, answer, failed)
 
 
-def with_shrinking(obligations: Iterable[Obligation], kind: Kind) -> list[Obligation]:
-    """Adds the axiom of an uninterpreted mask to the hypotheses, for every pair of queries that an obligation mentions.
+Axiom = Callable[[IntTerm, IntTerm], BoolTerm]
 
-    A universal axiom over one predicate needs no more: a model of these instances extends to all positions, by letting a query
-    read the token iff some later query that is mentioned does.
+
+def with_axiom(obligations: Iterable[Obligation], symbol: str, name: str, axiom: Axiom) -> list[Obligation]:
+    """Adds an axiom about an uninterpreted symbol to the hypotheses, for every pair of arguments that an obligation mentions.
+
+    For the axioms used here, that a predicate shrinks or that a function increases, the instances say as much as the universal
+    axiom: a model of them extends to all positions. It keeps the queries free of quantifiers.
     """
-    if not isinstance(kind, AnyShrinking):
-        return list(obligations)
     return [
-        replace(obligation, hypotheses={**obligation.hypotheses, "needed-sets shrink": _shrinking(obligation, kind)})
-        for obligation in obligations
+        replace(obligation, hypotheses={**obligation.hypotheses, name: _instances(obligation, symbol, axiom)}) for obligation in obligations
     ]
 
 
-def _shrinking(obligation: Obligation, kind: AnyShrinking) -> BoolTerm:
-    queries = _arguments(obligation.query().values(), kind.symbol)
-    return both(*(kind.shrinks(x, y) for x in queries for y in queries if x is not y))  # type: ignore[arg-type]
+def with_shrinking(obligations: Iterable[Obligation], kind: Kind) -> list[Obligation]:
+    """Adds the axiom of an uninterpreted mask, that its needed-sets shrink, to the hypotheses; other kinds need none."""
+    if not isinstance(kind, AnyShrinking):
+        return list(obligations)
+    return with_axiom(obligations, kind.symbol, "needed-sets shrink", kind.shrinks)
 
 
-def _arguments(formulas: Iterable[BoolTerm], symbol: str) -> list[Term]:
-    found = {term.args[1].index: term.args[1] for term in subterms(*formulas) if term.op == "apply" and term.args[0] == symbol}
-    return list(found.values())
+def _instances(obligation: Obligation, symbol: str, axiom: Axiom) -> BoolTerm:
+    terms = subterms(*obligation.query().values())
+    arguments = [term.args[1] for term in terms if term.op == "apply" and term.args[0] == symbol]
+    return both(*(axiom(x, y) for x in arguments for y in arguments if x is not y))
 
 
 @dataclass(frozen=True)
@@ -113,6 +116,3 @@ def inductive(
         obligations.append(Obligation(f"cover: {transition.name}", hypotheses))
     obligations += [Obligation(name, before, {name: term}) for name, term in properties.items()]
     return obligations
-
-
-__all__ = ["Named", "Obligation", "Transition", "Verdict", "as_bool", "decide", "either", "inductive", "with_shrinking"]

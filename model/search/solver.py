@@ -7,12 +7,13 @@ the variables if they can, the names of those that cannot hold together if they 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import reduce
 from typing import Any, Protocol
 
-from settled.model.algebra import BoolTerm, IntTerm, Term, subterms
+from settled.model.algebra import BoolTerm, IntTerm, Term, as_bool, as_int, both, constant_value, either, implies, negate, select, subterms
 from settled.model.smtlib import script
 
 TIMEOUT_SECONDS = 30.0
@@ -37,7 +38,7 @@ class Answer:
     reason: str = ""
 
 
-class SolverMissing(RuntimeError):
+class SolverMissingError(RuntimeError):
     """A solver that was asked for is not installed; the message says how to install it."""
 
 
@@ -169,7 +170,7 @@ class Cvc5:
         try:
             import cvc5
         except ImportError as error:
-            raise SolverMissing("cvc5 is not installed: pip install 'settled[cvc5]'") from error
+            raise SolverMissingError("cvc5 is not installed: pip install 'settled[cvc5]'") from error
         self._cvc5 = cvc5
         self._timeout_ms = str(int(timeout_seconds * 1000))
 
@@ -199,5 +200,121 @@ def _index(arg: Any) -> int:
 
 
 def solver_named(name: str) -> Z3 | Cvc5:
-    """The solver of that name. Raises SolverMissing if it is not installed."""
+    """The solver of that name. Raises SolverMissingError if it is not installed."""
     return Z3() if name == "z3" else Cvc5()
+
+
+# ---- Horn clauses ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class HornRule:
+    """From any reachable state in which `guard` holds, the state whose variables have the values `after` is reachable."""
+
+    guard: BoolTerm
+    after: Mapping[str, Term]
+
+
+@dataclass(frozen=True)
+class HornAnswer:
+    """UNSAT: no bad state is reachable, and `conjuncts` are an invariant, found by the solver, that shows it."""
+
+    status: Status
+    seconds: float
+    conjuncts: tuple[BoolTerm, ...] = ()
+    reason: str = ""
+
+
+def find_invariant(
+    variables: Sequence[IntTerm | BoolTerm],
+    constants: Sequence[IntTerm | BoolTerm],
+    choices: Sequence[IntTerm | BoolTerm],
+    *,
+    assumption: BoolTerm,
+    initial: Mapping[str, Term],
+    rules: Sequence[HornRule],
+    bad: BoolTerm,
+    timeout_seconds: float = TIMEOUT_SECONDS,
+) -> HornAnswer:
+    """Asks Spacer, z3's engine for Horn clauses, for an invariant of a transition system that excludes the bad states."""
+    import z3
+
+    render = Z3().render
+    fixedpoint = z3.Fixedpoint()
+    fixedpoint.set(engine="spacer", timeout=int(timeout_seconds * 1000))
+    state = [*variables, *constants]
+    symbols = [render(term) for term in state]
+    reachable = z3.Function("reachable", *(symbol.sort() for symbol in symbols), z3.BoolSort())
+    is_bad = z3.Function("bad", z3.BoolSort())
+    fixedpoint.register_relation(reachable, is_bad)
+    fixedpoint.declare_var(*symbols, *(render(choice) for choice in choices))
+
+    def state_with(values: Mapping[str, Term]) -> Any:
+        return reachable(*(render(values.get(term.args[0], term)) for term in state))
+
+    here = state_with({})
+    fixedpoint.rule(state_with(initial), [render(assumption)])
+    for rule in rules:
+        fixedpoint.rule(state_with(rule.after), [here, render(rule.guard)])
+    fixedpoint.rule(is_bad(), [here, render(bad)])
+    began = time.perf_counter()
+    try:
+        result = fixedpoint.query(is_bad())
+    except z3.Z3Exception as error:
+        return HornAnswer(Status.UNKNOWN, time.perf_counter() - began, reason=str(error))
+    seconds = time.perf_counter() - began
+    if result != z3.unsat:
+        return HornAnswer(Status(str(result)), seconds)
+    body = _definition(fixedpoint.get_answer(), "reachable")
+    return HornAnswer(Status.UNSAT, seconds, tuple(_from_z3(part, state) for part in body))
+
+
+def _definition(answer: Any, relation: str) -> list[Any]:
+    """The conjuncts that Spacer's answer gives for a relation: it is a conjunction of `forall x: relation(x) == body`."""
+    import z3
+
+    parts = answer.children() if z3.is_and(answer) else [answer]
+    for part in parts:
+        body = part.body() if z3.is_quantifier(part) else part
+        if z3.is_eq(body) and body.arg(0).decl().name() == relation:
+            return body.arg(1).children() if z3.is_and(body.arg(1)) else [body.arg(1)]
+    raise ValueError(f"the answer of Spacer does not define {relation}: {answer}")
+
+
+def _from_z3(expression: Any, state: Sequence[IntTerm | BoolTerm]) -> Any:
+    """The term of a z3 expression over bound variables, which number the state from its end."""
+    import z3
+
+    if z3.is_var(expression):
+        return state[len(state) - 1 - z3.get_var_index(expression)]
+    if z3.is_int_value(expression):
+        return as_int(expression.as_long())
+    if z3.is_true(expression) or z3.is_false(expression):
+        return as_bool(z3.is_true(expression))
+    args = [_from_z3(child, state) for child in expression.children()]
+    build = _FROM_Z3.get(expression.decl().name())
+    if build is None:
+        raise ValueError(f"Spacer used an operation that terms do not have: {expression.decl()}")
+    return build(*args)
+
+
+def _sum(x: IntTerm, y: IntTerm) -> IntTerm:
+    """x + y, where Spacer's x + -1 * y reads better as x - y."""
+    return x - y.args[1] if y.op == "*" and constant_value(y.args[0]) == -1 else x + y
+
+
+_FROM_Z3: dict[str, Callable[..., Term]] = {
+    "and": both,
+    "or": either,
+    "not": negate,
+    "=>": implies,
+    "=": lambda x, y: x == y,
+    "<=": lambda x, y: x <= y,
+    "<": lambda x, y: x < y,
+    ">=": lambda x, y: x >= y,
+    ">": lambda x, y: x > y,
+    "+": lambda *args: reduce(_sum, args),
+    "-": lambda x, *rest: x - rest[0] if rest else 0 - x,
+    "*": lambda x, y: x * y,
+    "if": select,
+}

@@ -1,0 +1,62 @@
+"""`held_bounded`: after its own prune a request holds no whole block below its need, and never more than its admission cap.
+
+The need is judged at max(0, C - F), which every right discipline prunes by at least, with the counters before the step. Groups
+without a recorded `cap` are not checked.
+"""
+
+from __future__ import annotations
+
+from settled.model.monitor import masks
+from settled.model.monitor.findings import Findings
+from settled.model.monitor.masks import Mask
+from settled.model.monitor.state import Request
+from settled.model.monitor.violation import Violation
+from settled.model.properties import Property
+
+
+class Bounds:
+    """Checks tables against caps (blocks) and against the kind's claim of what is skipped."""
+
+    def __init__(self, kinds: list[Mask | None], caps: list[int | None], findings: Findings) -> None:
+        self.checked = [group for group, mask in enumerate(kinds) if mask is not None and caps[group] is not None]
+        self._masks = kinds
+        self._caps = caps
+        self._findings = findings
+
+    def grew(self, request: Request, group: int, line: int) -> None:
+        """Blocks entered a table: at most the cap may be held."""
+        cap, held = self._caps[group], request.tables[group].held
+        if cap is not None and held > cap and self._masks[group] is not None:
+            what = f"request {request.name} holds {held} blocks of group {group}, above its admission cap of {cap}"
+            self._report("above_cap", what, line, request, group, None, None)
+
+    def pruned(self, request: Request, line: int, groups: list[int] | None = None) -> None:
+        """The request has just pruned: nothing below its need is held."""
+        basis = None
+        for group in self.checked if groups is None else groups:
+            table, mask = request.tables[group], self._masks[group]
+            index = table.lowest_held()
+            if index is None or mask is None or self._caps[group] is None:
+                continue
+            if basis is None:
+                basis = masks.processed_tokens(request.computed, request.in_flight)[0]
+            if mask.is_skipped(index, basis):
+                block = table.blocks[index]
+                what = f"request {request.name} still holds block {block} at index {index} of group {group} after its prune"
+                why = f"{what}, though nothing from token {basis} on needs it"
+                self._report("below_need", why, line, request, group, index, block)
+
+    def _report(self, cause: str, what: str, line: int, request: Request, group: int, index: int | None, block: int | None) -> None:
+        self._findings.add(
+            Violation(
+                property=Property.HELD_BOUNDED,
+                contract=self._findings.contract,
+                line=line,
+                cause=cause,
+                detail=what,
+                request=request.name,
+                group=group,
+                index=index,
+                block=block,
+            )
+        )

@@ -1,0 +1,106 @@
+"""All that a monitor holds while a trace runs: the checks and the state that they share, with lookups that reject bad input."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from settled.model.events import After, Config, Job
+from settled.model.monitor.bounds import Bounds
+from settled.model.monitor.counts import Counts
+from settled.model.monitor.findings import Findings
+from settled.model.monitor.ledger import Ledger
+from settled.model.monitor.masks import mask_of
+from settled.model.monitor.residency import Residency
+from settled.model.monitor.state import Entry, Request, Table
+
+
+class BadEventError(ValueError):
+    """An event that names something the trace does not know, or out of range; says what was expected."""
+
+
+@dataclass(slots=True)
+class StepRecord:
+    """An unprocessed step. `order` counts schedules."""
+
+    step: int
+    order: int
+    entries: list[Entry] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Transfer:
+    """A transfer under way: handles left, and the order of the last step that it waits for (-1: none)."""
+
+    handles: int
+    waits_for: int
+
+
+class Live:
+    """The state of one monitored engine. Everything in it goes when what it speaks of is over."""
+
+    def __init__(self, config: Config, findings: Findings) -> None:
+        self.config = config
+        self.findings = findings
+        self.masks = [mask_of(spec) for spec in config.groups]
+        self.ledger = Ledger(config.num_blocks, findings)
+        self.residency = Residency(self.masks, config.num_lookahead_tokens, self.ledger, findings)
+        self.counts = Counts(findings)
+        self.bounds = Bounds(self.masks, [spec.cap for spec in config.groups], findings)
+        self.ledger.has_content = "content" in config.records
+        self.requests: dict[str, Request] = {}
+        self.steps: dict[int, StepRecord] = {}
+        self.transfers: dict[Job, Transfer] = {}
+        self.waits: dict[int, int] = {}  # block → order of the last step that its allocation waits for
+        self.next_order = 0
+
+    # ---- lookups -----------------------------------------------------------------------------------------------------
+
+    def request(self, name: str) -> Request:
+        """A known request."""
+        found = self.requests.get(name)
+        if found is None:
+            raise BadEventError(f"unknown request {name!r}: expected one that was added and is not over")
+        return found
+
+    def new_request(self, name: str) -> Request:
+        """A request enters."""
+        if name in self.requests:
+            raise BadEventError(f"request {name!r} was added before: expected a name that is unique in the trace")
+        self.requests[name] = request = Request(name, [Table() for _ in self.masks])
+        return request
+
+    def forget_if_gone(self, request: Request) -> None:
+        """Drops a request of which nothing is left."""
+        if request.is_gone:
+            self.requests.pop(request.name, None)
+
+    def check_blocks(self, blocks: Sequence[int]) -> None:
+        """Raises BadEventError unless every id is one of the pool's."""
+        if blocks and not (min(blocks) >= 0 and max(blocks) < self.config.num_blocks):
+            wrong = next(block for block in blocks if not 0 <= block < self.config.num_blocks)
+            raise BadEventError(f"block {wrong} is out of range: expected 0 to {self.config.num_blocks - 1}")
+
+    def check_group(self, group: int) -> None:
+        """Raises BadEventError unless the group is one of the config's."""
+        if not 0 <= group < len(self.masks):
+            raise BadEventError(f"group {group} is out of range: expected 0 to {len(self.masks) - 1}")
+
+    def check_per_group(self, name: str, lists: Sequence[Sequence[int]]) -> None:
+        """Raises BadEventError unless there is one list a group, of ids in range."""
+        if len(lists) != len(self.masks):
+            raise BadEventError(f"{name} has {len(lists)} lists: expected one a group, {len(self.masks)}")
+        for blocks in lists:
+            self.check_blocks(blocks)
+
+    # ---- device order ------------------------------------------------------------------------------------------------
+
+    def waits_for(self, after: Iterable[After] | None) -> int:
+        """The order of the last unprocessed step that work waits for, through transfers too; -1 if for none."""
+        latest = -1
+        for dependency in after or ():
+            if dependency.step is not None and dependency.step in self.steps:
+                latest = max(latest, self.steps[dependency.step].order)
+            if dependency.job is not None and dependency.job in self.transfers:
+                latest = max(latest, self.transfers[dependency.job].waits_for)
+        return latest

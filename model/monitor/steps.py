@@ -1,0 +1,126 @@
+"""Schedule and process: rows, counters and true starts move, and the checks that belong to these moments run."""
+
+from __future__ import annotations
+
+from settled.model.events import Process, Schedule, ScheduledRequest
+from settled.model.monitor import masks
+from settled.model.monitor.live import BadEventError, Live, StepRecord
+from settled.model.monitor.state import Entry, Request, Watch
+
+
+def schedule(live: Live, line: int, event: Schedule) -> None:
+    """A step is dispatched. Before it, each request has pruned; from here on it reads through its rows as they stand."""
+    if event.step in live.steps:
+        raise BadEventError(f"step {event.step} is unprocessed already: expected a new step")
+    live.residency.no_finish_followed()
+    record = StepRecord(event.step, live.next_order)
+    live.next_order += 1
+    live.steps[event.step] = record
+    for scheduled in event.requests:
+        request = live.request(scheduled.request)
+        _check_scheduled(live, scheduled, request)
+        live.counts.before_schedule(request, scheduled.start, line, event.step)
+        if live.bounds.checked:
+            live.bounds.pruned(request, line)
+        entry = _dispatch(record, request, scheduled)
+        live.counts.scheduled(request, scheduled.tokens)
+        live.counts.compare(request, scheduled.counters, line, event.step)
+        live.residency.scheduled(entry, line)
+        if live.ledger.shared_blocks:
+            _check_sharing(live, entry, line)
+
+
+def _check_scheduled(live: Live, scheduled: ScheduledRequest, request: Request) -> None:
+    live.check_per_group("new_blocks", scheduled.new_blocks)
+    if request.finished:
+        raise BadEventError(f"request {request.name!r} is finished: expected no further step of it")
+    if scheduled.start < 0 or scheduled.tokens < 1 or not 0 <= scheduled.drafts <= scheduled.tokens:
+        raise BadEventError(
+            f"request {request.name!r}: expected start >= 0, tokens >= 1 and 0 <= drafts <= tokens, "
+            f"found {scheduled.start}, {scheduled.tokens}, {scheduled.drafts}"
+        )
+
+
+def _dispatch(record: StepRecord, request: Request, scheduled: ScheduledRequest) -> Entry:
+    starts_over = scheduled.resumed or request.is_new_to_worker
+    request.is_new_to_worker = False
+    rows, lengths = [], []
+    for table, new_blocks in zip(request.tables, scheduled.new_blocks, strict=True):
+        if starts_over:
+            table.replace_row(new_blocks)
+        elif new_blocks:
+            table.extend_row(new_blocks)
+        rows.append(table.row)
+        lengths.append(len(table.row))
+    entry = Entry(
+        record.step,
+        record.order,
+        request,
+        request.generation,
+        scheduled.start,
+        scheduled.tokens,
+        scheduled.drafts,
+        rows,
+        lengths,
+    )
+    record.entries.append(entry)
+    request.unprocessed.append(entry)
+    return entry
+
+
+def _check_sharing(live: Live, entry: Entry, line: int) -> None:
+    """A block that the step writes has one holder, or a hash that stands for what is written."""
+    references = live.ledger.references
+    for group, mask in enumerate(live.masks):
+        if mask is None:
+            continue
+        first, last = entry.start // mask.block_size, (entry.start + entry.tokens - 1) // mask.block_size
+        for index in range(first, last + 1):
+            block = entry.row_block(group, index)
+            if references[block] > 1:
+                live.residency.shared(Watch(entry, group, index, block, None), line, "others")
+
+
+def process(live: Live, line: int, event: Process) -> None:
+    """The oldest step's output is read."""
+    live.residency.no_finish_followed()
+    if event.step not in live.steps:
+        raise BadEventError(f"step {event.step} is not unprocessed: expected a scheduled step")
+    oldest = next(iter(live.steps))
+    if event.step != oldest:
+        raise BadEventError(f"step {event.step} is processed before step {oldest}: expected schedule order")
+    record = live.steps.pop(oldest)
+    outputs = {output.request: output for output in event.requests}
+    for entry in record.entries:
+        request = entry.request
+        output = outputs.pop(request.name, None)
+        rejected = output.rejected if output else 0
+        if not 0 <= rejected <= entry.drafts:
+            raise BadEventError(f"request {request.name!r} rejects {rejected}: expected 0 to the step's {entry.drafts} drafts")
+        live.residency.settle(entry)
+        request.unprocessed.popleft()
+        live.counts.processed(request, entry.tokens, rejected)
+        if rejected and not entry.stale:
+            _take_back(live, line, entry, rejected)
+        if output:
+            live.counts.compare(request, output.counters, line, event.step)
+        if request.finished:
+            live.forget_if_gone(request)
+    if outputs:
+        raise BadEventError(f"request {next(iter(outputs))!r} has an output of step {event.step}: expected one that it ran")
+
+
+def _take_back(live: Live, line: int, entry: Entry, rejected: int) -> None:
+    for later in entry.request.unprocessed:
+        if later.generation == entry.generation and not later.stale:
+            later.start = masks.start_after_rejection(later.start, rejected)[0]
+    live.residency.rolled_back(entry.request, line, rejected)
+
+
+def end_generation(live: Live, request: Request, *, stale: bool) -> None:
+    """A generation ends; `stale` says whether the outputs of its unprocessed steps still count."""
+    request.generation += 1
+    if stale:
+        live.counts.generation_ended(request)
+        for entry in request.unprocessed:
+            entry.stale = True

@@ -1,0 +1,13 @@
+"""Every theorem and every refutation, by name."""
+
+from __future__ import annotations
+
+from settled.proofs.counters import COUNTERS_SYMMETRIC, SETTLED_IS_TRUE_START, SYNCHRONOUS_UNCHANGED
+from settled.proofs.residency import READ_RESIDENT, ROLLBACK_RESIDENT
+from settled.proofs.theorem import Theorem
+from settled.proofs.tightness import TIGHT
+
+THEOREMS: dict[str, Theorem] = {
+    theorem.key: theorem
+    for theorem in (COUNTERS_SYMMETRIC, SETTLED_IS_TRUE_START, READ_RESIDENT, ROLLBACK_RESIDENT, TIGHT, SYNCHRONOUS_UNCHANGED)
+}

@@ -1,0 +1,134 @@
+"""`settled check`: a recorded trace, judged event by event."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, NoReturn
+
+import click
+
+from settled.model.properties import Contract, Property
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from settled.model.events import Config
+    from settled.model.monitor import Monitor, PropertyResult, Report
+
+EXIT_BAD_INPUT = 2
+_STYLE = {"holds": "green", "violated": "bold red", "not checked": "yellow", "undecided": "yellow"}
+_EXIT_MEANING = {0: "holds", 1: "violated", 3: "unknown"}
+
+
+@click.command(name="check")
+@click.argument("trace", metavar="TRACE")
+@click.option(
+    "--contract",
+    type=click.Choice([contract.value for contract in Contract]),
+    help="What makes a free safe. Default: settled if the trace's engine has a KV consumer, stream_order if not.",
+)
+@click.option(
+    "--property",
+    "properties",
+    multiple=True,
+    type=click.Choice([name.value for name in Property]),
+    help="Check this property only; may be given several times.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
+def check(trace: str, contract: str | None, properties: tuple[str, ...], as_json: bool) -> None:
+    """Check a trace (NDJSON, schema version 1) of an engine, line by line; TRACE is a file, or - for standard input.
+
+    Exit code 0: every property that the trace records holds. 1: one is violated. 2: the input is not a valid trace. 3: unknown, as
+    events were lost, the trace stops too early, or it has groups of a kind that is not modelled.
+    """
+    from settled.model.trace_io import TraceError
+
+    wanted = [Property(name) for name in properties] or list(Property)
+    try:
+        with _opened(trace) as (lines, source):
+            monitor, config = _watch(lines, source, Contract(contract) if contract else None, wanted)
+    except TraceError as error:
+        _reject(str(error))
+    except OSError as error:
+        _reject(f"{trace}: {error.strerror}: expected a readable file, or - for standard input")
+    report = monitor.finish()
+    if as_json:
+        click.echo(json.dumps({"trace": source, "engine": config.engine, **report.as_dict()}, indent=2))
+    else:
+        _print(report, config, source, default=contract is None)
+    sys.exit(report.exit_code)
+
+
+def _reject(message: str) -> NoReturn:
+    click.echo(f"settled check: {message}", err=True)
+    sys.exit(EXIT_BAD_INPUT)
+
+
+@contextmanager
+def _opened(trace: str) -> Iterator[tuple[IO[bytes], str]]:
+    if trace == "-":
+        yield sys.stdin.buffer, "<stdin>"
+        return
+    with Path(trace).open("rb") as lines:
+        yield lines, trace
+
+
+def _watch(lines: IO[bytes], source: str, contract: Contract | None, properties: list[Property]) -> tuple[Monitor, Config]:
+    """Feeds every line to a monitor; only one line is held at a time."""
+    from settled.model.events import Config
+    from settled.model.monitor import Monitor
+    from settled.model.trace_io import read_trace
+
+    events = read_trace(lines, source)
+    line, config = next(events)
+    assert isinstance(config, Config)
+    monitor = Monitor(config, contract, properties, source=source)
+    monitor.feed(line, config)
+    for line, event in events:
+        monitor.feed(line, event)
+    return monitor, config
+
+
+def _print(report: Report, config: Config, source: str, *, default: bool) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False, soft_wrap=True)
+    why = f"the default {'with' if config.kv_consumer else 'without'} a KV consumer" if default else "as asked"
+    console.print(f"{source}: {config.engine}, {report.events} events", markup=False)
+    for group, spec in enumerate(config.groups):
+        console.print(f"  group {group}: {spec.kind}, blocks of {spec.block_size} tokens", markup=False)
+    console.print(f"contract {report.contract} ({why}): {report.contract.meaning}", markup=False)
+    table = Table("property", "verdict", "found", "of which, and remarks")
+    for result in report.properties:
+        notes = [f"{count} {cause}" for cause, count in result.causes.items()]
+        in_part = result.groups and len(result.groups) < len(config.groups)
+        where = f" for group {', '.join(map(str, result.groups))}" if in_part else ""
+        verdict = f"[{_STYLE[result.verdict]}]{result.verdict}{where}[/]"
+        table.add_row(result.property, verdict, str(result.count), _escaped("\n".join([*notes, *result.remarks])))
+    console.print(table)
+    for result in report.properties:
+        _print_violations(console, result)
+    for text in (*report.unknown, *report.remarks):
+        console.print(f"note: {text}", markup=False)
+    console.print(f"{_EXIT_MEANING[report.exit_code]} (exit code {report.exit_code})", markup=False)
+
+
+def _print_violations(console: Console, result: PropertyResult) -> None:
+    if not result.violations:
+        return
+    console.print(f"\n{result.property}: {result.property.meaning}", markup=False, style="bold")
+    for violation in result.violations:
+        console.print(f"  {violation.sentence()}", markup=False)
+    if result.count > len(result.violations):
+        console.print(f"  ... and {result.count - len(result.violations)} more", markup=False)
+
+
+def _escaped(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)

@@ -1,0 +1,51 @@
+"""`settled`: one command a file, imported when it is called."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+
+# Command → what `settled --help` says of it. The module of the same name holds the command of the same name.
+COMMANDS = {
+    "prove": "Prove the theorems: a row per obligation, covers, killers.",
+    "refute": "Break a discipline: its shortest counterexample, then run it.",
+    "check": "Judge a recorded trace, event by event.",
+    "doctor": "Say what is installed here, and what is missing.",
+}
+
+
+class LazyGroup(click.Group):
+    """Imports a command only when it is needed, so that each starts fast."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        command = getattr(importlib.import_module(f"settled.proofs.cli.{name}"), name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="settled")
+def cli() -> None:
+    """Can a KV-cache block be returned to the pool while something may still need it?
+
+    Exit codes: 0 holds, 1 violated, 2 bad input or usage, 3 unknown.
+    """
+
+
+def main() -> None:
+    """The console script."""
+    try:
+        cli(standalone_mode=True)
+    except KeyboardInterrupt:  # pragma: no cover - click turns it into Abort where it can
+        sys.exit(130)

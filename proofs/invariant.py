@@ -1,0 +1,100 @@
+"""The joint invariant of the tracked environment, one named conjunct for each reason why it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from settled.model import counters as count
+from settled.model import lifetime, tracked
+from settled.model.algebra import BoolTerm, as_bool, as_int, both, either, implies, negate
+from settled.model.disciplines import Discipline
+from settled.model.kinds import Kind
+from settled.model.search.induction import Named, Obligation, Transition, inductive, with_shrinking
+from settled.model.tracked import System, Tracked
+
+Properties = Callable[[Tracked, System], Named]
+
+
+def conjuncts(state: Tracked, system: System) -> dict[str, BoolTerm]:
+    """The invariant. Every conjunct is needed: `tests/proofs/test_mutations.py` drops them one by one."""
+    return {**_counts(state), **_table(state, system), **_row(state, system), **_pool(state, system)}
+
+
+def _counts(state: Tracked) -> dict[str, BoolTerm]:
+    """What the counters say of the tracked step."""
+    step, settled = state.step, count.settled(state.counters)
+    in_flight, stale = as_int(state.counters.in_flight), as_int(state.counters.stale)
+    ahead, tokens = as_int(step.ahead), as_int(step.tokens)
+    shape = both(tokens >= 1, as_int(step.drafts) <= tokens, ahead >= 0)
+    return {
+        "counts": both(stale >= 0, in_flight >= stale, settled >= 0),
+        "live step": implies(
+            lifetime.is_live(step), both(shape, as_int(step.start) == settled + ahead, ahead + tokens <= in_flight - stale)
+        ),
+        "stale step": implies(lifetime.is_dead(step), both(shape, ahead + tokens <= stale)),
+        "no live step after the end": implies(state.finished, negate(lifetime.is_live(step))),
+    }
+
+
+def _table(state: Tracked, system: System) -> dict[str, BoolTerm]:
+    """What the table holds: a pruned token is settled and not needed, anything else is there."""
+    computed = as_int(state.counters.computed)
+    kept = both(negate(state.finished), system.token < computed, negate(state.entry.pruned))
+    return {
+        "pruned": implies(state.entry.pruned, system.kind.may_free(system.token, count.settled(state.counters))),
+        "resident": implies(kept, state.entry.held),
+        "pruned is null": implies(state.entry.pruned, negate(state.entry.held)),
+    }
+
+
+def _row(state: Tracked, system: System) -> dict[str, BoolTerm]:
+    """What the row of the tracked step names: what the table holds, or what the fence keeps."""
+    step = state.step
+    live = both(lifetime.is_live(step), negate(state.entry.pruned))
+    end = as_int(step.start) + step.tokens + system.lookahead
+    same_block = as_bool(state.entry_is_b) == as_bool(state.row_is_b)
+    return {
+        "row": implies(both(live, system.token < end), state.row_held),
+        "row is the table's": implies(both(live, state.row_held), both(state.entry.held, same_block)),
+        "fence": implies(both(lifetime.is_dead(step), system.uses(step)), both(state.fenced, state.row_held)),
+        "fence ends with the step": implies(state.fenced, lifetime.is_dead(step)),
+    }
+
+
+def _pool(state: Tracked, system: System) -> dict[str, BoolTerm]:
+    """Who holds block b, and that nobody was given it while the step still uses it."""
+    step = state.step
+    given_away = both(state.row_is_b, either(state.unordered, state.unwaited))
+    out_of_use = either(
+        both(lifetime.is_dead(step), negate(system.uses(step))),
+        both(lifetime.is_live(step), either(state.entry.pruned, negate(state.row_held))),
+    )
+    return {
+        "entry of b is held": implies(state.entry_is_b, state.entry.held),
+        "single owner": tracked.single_owner(state),
+        "given away after use": implies(both(step.unprocessed, given_away), out_of_use),
+    }
+
+
+def induction(
+    kind: Kind,
+    discipline: Discipline,
+    *,
+    assumptions: Named,
+    only: Collection[str] | None = None,
+    properties: Properties | None = None,
+) -> list[Obligation]:
+    """The obligations that the conjuncts (those named in `only`) are invariant under every action, and imply the properties."""
+    system, state = System(kind, discipline), tracked.symbolic_state()
+
+    def chosen(of: Tracked) -> dict[str, BoolTerm]:
+        return {name: term for name, term in conjuncts(of, system).items() if only is None or name in only}
+
+    obligations = inductive(
+        assumptions={**system.assumptions(), **assumptions},
+        initial=chosen(tracked.INITIAL),
+        conjuncts=chosen(state),
+        transitions=[Transition(action.name, action.guard, chosen(action.after)) for action in tracked.actions(state, system)],
+        properties=properties(state, system) if properties else {},
+    )
+    return with_shrinking(obligations, kind)

@@ -1,0 +1,101 @@
+"""Theorems 3 and 4: what an unprocessed step uses is still there, and so is what the next step reads after a rollback."""
+
+from __future__ import annotations
+
+from settled.model import tracked
+from settled.model.algebra import int_variable
+from settled.model.disciplines import CEIL, NO_FENCE, OPTIMISTIC, RAW_FINISH, RIGHT, STALE_APPLIED, VLLM, Discipline
+from settled.model.kinds import AnyShrinking, Kind
+from settled.model.properties import Contract, Property
+from settled.model.search.induction import Named, Obligation
+from settled.model.tracked import System, Tracked
+from settled.proofs.counters import COUNTS
+from settled.proofs.invariant import induction
+from settled.proofs.masks import FULL_ATTENTION, KIND_ASSUMPTIONS, SLIDING_WINDOW, block_lemmas, mask_lemmas
+from settled.proofs.theorem import Killer, Part, Theorem
+
+ANY_MASK = AnyShrinking(int_variable("token"))
+TABLE = (*COUNTS, "pruned", "resident")
+
+_ANY, _ANY_VLLM = "any shrinking mask", "any shrinking mask, max(0, C - F)"
+_WINDOW, _FULL = "sliding window", "full attention"
+
+
+def _residency(kind: Kind, discipline: Discipline) -> list[Obligation]:
+    return induction(kind, discipline, assumptions=_assumptions(kind), properties=_in_use)
+
+
+def _in_use(state: Tracked, system: System) -> Named:
+    reads = {f"{Property.READ_RESIDENT}, {contract}": tracked.read_resident(state, system, contract) for contract in Contract}
+    writes = {f"{Property.WRITE_OWNED}, {contract}": tracked.write_owned(state, system, contract) for contract in Contract}
+    return {**reads, **writes, Property.SINGLE_OWNER: tracked.single_owner(state)}
+
+
+def _rollback(kind: Kind, discipline: Discipline) -> list[Obligation]:
+    return induction(kind, discipline, assumptions=_assumptions(kind), only=TABLE, properties=_after_rollback)
+
+
+def _after_rollback(state: Tracked, system: System) -> Named:
+    return {Property.ROLLBACK_RESIDENT: tracked.rollback_resident(state, system)}
+
+
+def _assumptions(kind: Kind) -> Named:
+    return KIND_ASSUMPTIONS.get(kind.name, {})
+
+
+_ENVIRONMENT = (
+    "needed-sets shrink (proved for each built-in kind)",
+    "outputs are processed in schedule order and reject at most the drafts of their step",
+    "a request takes a block of another only through a prefix-cache hit, which means to write the same bytes",
+)
+
+READ_RESIDENT = Theorem(
+    key="T3",
+    name="read_resident, write_owned",
+    sentence=(
+        "No unprocessed step, stale and finished ones included, reads or writes a block that is null, free or someone else's: for every "
+        "kind whose needed-sets shrink, every block size, pipeline depth, and number of requests."
+    ),
+    assumptions=_ENVIRONMENT,
+    parts=(
+        Part(_ANY, RIGHT, lambda discipline: _residency(ANY_MASK, discipline)),
+        Part(_ANY_VLLM, VLLM, lambda discipline: _residency(ANY_MASK, discipline)),
+        Part(_WINDOW, RIGHT, lambda discipline: _residency(SLIDING_WINDOW, discipline)),
+        Part(_FULL, RIGHT, lambda discipline: _residency(FULL_ATTENTION, discipline)),
+        Part("mask of the sliding window", RIGHT, lambda discipline: mask_lemmas(SLIDING_WINDOW, discipline)),
+        Part("mask of full attention", RIGHT, lambda discipline: mask_lemmas(FULL_ATTENTION, discipline)),
+        Part("blocks", RIGHT, block_lemmas),
+    ),
+    killers=(
+        Killer(OPTIMISTIC, _ANY, "schedule another step", "pruned"),
+        Killer(NO_FENCE, _ANY, "preempt", "fence"),
+        Killer(RAW_FINISH, _ANY, "prune before a connector's finish", "pruned"),
+        Killer(CEIL, _WINDOW, "schedule another step", "pruned"),
+        Killer(
+            CEIL,
+            "mask of the sliding window",
+            "the skip formula frees no more than the mask",
+            "the skip formula frees no more than the mask",
+        ),
+    ),
+)
+
+ROLLBACK_RESIDENT = Theorem(
+    key="T4",
+    name="rollback_resident",
+    sentence=(
+        "After any rejection, preemption or abort, all that the next step reads is still resident: no rollback makes a pruned block "
+        "needed again."
+    ),
+    assumptions=_ENVIRONMENT[:2],
+    parts=(
+        Part(_ANY, RIGHT, lambda discipline: _rollback(ANY_MASK, discipline)),
+        Part(_ANY_VLLM, VLLM, lambda discipline: _rollback(ANY_MASK, discipline)),
+        Part(_WINDOW, RIGHT, lambda discipline: _rollback(SLIDING_WINDOW, discipline)),
+        Part(_FULL, RIGHT, lambda discipline: _rollback(FULL_ATTENTION, discipline)),
+    ),
+    killers=(
+        Killer(OPTIMISTIC, _ANY, "schedule another step", "pruned"),
+        Killer(STALE_APPLIED, _ANY, "process a stale step", "pruned"),
+    ),
+)

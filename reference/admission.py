@@ -61,8 +61,7 @@ def check_pool_size(config: EngineConfig) -> None:
     needed, owned = blocks_for_one_request(config), config.num_blocks - 1
     if needed > owned:
         raise ConfigError(
-            f"num_blocks: one request of {config.max_model_len} tokens can hold {needed} blocks, "
-            f"the pool has {owned} (and the null block)"
+            f"num_blocks: one request of {config.max_model_len} tokens can hold {needed} blocks, the pool has {owned} (and the null block)"
         )
 
 

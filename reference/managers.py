@@ -83,6 +83,8 @@ class SingleTypeKVCacheManager(ABC):
     def get_num_blocks_to_allocate(self, request_id: str, num_tokens: int, hit: Sequence[KVCacheBlock]) -> int:
         """Free blocks that a table of `num_tokens` slots takes from the pool, hit blocks that are free now included."""
         present = len(self.req_to_blocks.get(request_id, ())) + len(hit)
+        if not hit:
+            return max(0, cdiv(num_tokens, self.block_size) - present)
         kept = hit[self.get_num_skipped_blocks(len(hit) * self.block_size) :]
         return max(0, cdiv(num_tokens, self.block_size) - present) + count_free(kept)
 

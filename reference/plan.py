@@ -12,6 +12,14 @@ class PlanError(ValueError):
     """The plan asks for a step that the scheduler could never choose; the message says which request and why."""
 
 
+class HitError(PlanError):
+    """The cache does not serve the `hit` tokens that the plan takes for `request_id`."""
+
+    def __init__(self, request_id: str, hit: int, num_hit_tokens: int) -> None:
+        super().__init__(f"request {request_id!r}: a hit of {hit} tokens, the cache has {num_hit_tokens}")
+        self.request_id, self.hit = request_id, hit
+
+
 class PlannedStep(NamedTuple):
     """`tokens` with `drafts` among them. `hit`: tokens that a starting request takes from the cache; None: all it finds."""
 
@@ -41,6 +49,6 @@ def check_planned_tokens(request: Request, step: PlannedStep, num_computed_token
 
 
 def check_planned_hit(request: Request, step: PlannedStep, num_hit_tokens: int) -> None:
-    """The cache must serve exactly the hit that the script took."""
+    """The cache must serve exactly the hit that the script took. Raises HitError."""
     if step.hit is not None and step.hit != num_hit_tokens:
-        raise PlanError(f"request {request.request_id!r}: a hit of {step.hit} tokens, the cache has {num_hit_tokens}")
+        raise HitError(request.request_id, step.hit, num_hit_tokens)

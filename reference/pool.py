@@ -35,7 +35,8 @@ class BlockPool:
         """`count` blocks with one reference each, their hashes evicted. Raises PoolError when fewer are free."""
         blocks = self.free_block_queue.popleft_n(count)
         for block in blocks:
-            assert block.ref_cnt == 0 and not block.is_null, f"the free queue held {block}"
+            assert block.ref_cnt == 0, f"the free queue held {block}"
+            assert not block.is_null
             block.ref_cnt = 1
         if self.enable_caching:
             self._evict([block for block in blocks if block.block_hash is not None])
@@ -80,8 +81,9 @@ class BlockPool:
 
     def cache_block(self, block: KVCacheBlock, block_hash: BlockHash) -> None:
         """Lets later requests hit this block. It must be owned and must not have a hash yet."""
-        assert block.ref_cnt > 0 and block.block_hash is None, f"{block} cannot take a hash"
         assert self.enable_caching
+        assert block.ref_cnt > 0, f"{block} is free"
+        assert block.block_hash is None, f"{block} is cached already"
         block.block_hash = block_hash
         self._cached.setdefault(block_hash, {})[block.block_id] = block
 

@@ -1,4 +1,4 @@
-"""Turns what the engine does into events of the trace schema. Without a recorder the engine only pays for a check against None."""
+"""Turns what the engine does into events of the trace schema. Without a recorder the engine only checks for None."""
 
 from __future__ import annotations
 

@@ -60,8 +60,7 @@ class Scheduler:
             raise SchedulerError(f"request id {request_id!r} is in use")
         if not 1 <= request.num_prompt_tokens < self.config.max_model_len:
             raise SchedulerError(
-                f"request {request_id!r}: a prompt of {request.num_prompt_tokens} tokens; "
-                f"expected 1 to {self.config.max_model_len - 1}"
+                f"request {request_id!r}: a prompt of {request.num_prompt_tokens} tokens; expected 1 to {self.config.max_model_len - 1}"
             )
         if request.max_tokens is not None and request.max_tokens < 1:
             raise SchedulerError(f"request {request_id!r}: max_tokens must be at least 1, not {request.max_tokens}")
@@ -172,7 +171,8 @@ class Scheduler:
 
     def _admit(self, request: Request, budget: int) -> RequestStep | None:
         """Moves the first waiting request to the running ones, if the pool can hold its whole prefill."""
-        assert request.num_computed_tokens == 0 and request is self.waiting[0]
+        assert request is self.waiting[0]
+        assert request.num_computed_tokens == 0
         hit = self.kv_cache_manager.get_computed_blocks(request)
         tokens = min(request.num_tokens - hit.num_tokens, budget)
         new_blocks = self.kv_cache_manager.allocate_slots(
@@ -385,7 +385,8 @@ def _processed(entries: Iterable[RequestStep], settled: Iterable[Settlement]) ->
             request=entry.request.request_id,
             sampled=settlement.sampled,
             rejected=settlement.rejected,
-            counters=entry.request.counters,
+            # Nobody relies on the counters of a finished request any more (vLLM has forgotten it), so they are not told.
+            counters=None if entry.request.is_finished else entry.request.counters,
         )
         for entry, settlement in zip(entries, settled, strict=True)
     )

@@ -109,9 +109,7 @@ class _Run:
         self.engine = Engine(replace(workload.config, discipline=discipline), sink, drafter=self._num_drafts)
         self.summary = RunSummary()
         vocabulary = range(1, 1000)
-        self.prefixes = [
-            tuple(self.rng.choices(vocabulary, k=workload.prompt_tokens_max)) for _ in range(workload.shared_prefixes)
-        ]
+        self.prefixes = [tuple(self.rng.choices(vocabulary, k=workload.prompt_tokens_max)) for _ in range(workload.shared_prefixes)]
 
     def round(self) -> bool:
         """Perhaps adds, aborts, preempts; then schedules or processes. False when no step could move."""
@@ -202,5 +200,6 @@ def run_workload(
         check(run.engine)
     run.summary.preempted = run.engine.scheduler.num_preemptions
     run.engine.end_recording()
-    assert run.engine.is_idle and not any(run.engine.pool_snapshot()), "a drained engine has given every block back"
+    assert run.engine.is_idle
+    assert not any(run.engine.pool_snapshot()), "a drained engine has given every block back"
     return run.summary

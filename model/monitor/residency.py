@@ -152,19 +152,22 @@ class Residency:
     # ---- at the schedule ---------------------------------------------------------------------------------------------
 
     def scheduled(self, entry: Entry, line: int) -> None:
-        """Every table entry that the step reads or writes must name a block of its request."""
+        """Every table entry that the step reads or writes must name a block of its request.
+
+        What a step reads is an interval that ends at its last query, so if the highest doubtful entry is not read, none is.
+        """
         lowest = entry.start - entry.rejectable()
         tokens = entry.start + entry.tokens - lowest
         for group, mask in self._modelled:
             table = entry.request.tables[group]
-            below, length = table.sound_from, entry.lengths[group]
             end = -(-(entry.start + entry.tokens) // mask.block_size)
-            if length < end or (below and mask.reads_index(lowest, tokens, below - 1)):
-                self._find_absent(entry, group, mask, (lowest, tokens), (0, max(below, end)), line)
+            doubtful = min(table.sound_from, end)
+            if entry.lengths[group] < end or (doubtful and mask.reads_index(lowest, tokens, doubtful - 1)):
+                self._find_absent(entry, group, mask, (lowest, tokens), end, line)
 
-    def _find_absent(self, entry: Entry, group: int, mask: Mask, span: tuple[int, int], indices: tuple[int, int], line: int) -> None:
+    def _find_absent(self, entry: Entry, group: int, mask: Mask, span: tuple[int, int], end: int, line: int) -> None:
         table = entry.request.tables[group]
-        for index in range(*indices):
+        for index in range(end):
             block = entry.row_block(group, index)
             if (block == NULL_BLOCK or block != table.block_at(index)) and mask.reads_index(*span, index):
                 self.judge(Watch(entry, group, index, block, table.notes.get(index)), Loss.ABSENT, line)
@@ -180,8 +183,8 @@ class Residency:
         for group, mask in self._modelled:
             table = request.tables[group]
             end = -(-request.computed // mask.block_size)
-            below = table.sound_from
-            if len(table.blocks) < end or (below and mask.reads_index(request.computed, 0, below - 1)):
+            doubtful = min(table.sound_from, end)
+            if len(table.blocks) < end or (doubtful and mask.reads_index(request.computed, 0, doubtful - 1)):
                 gone = (index for index in range(end) if table.block_at(index) == NULL_BLOCK)
                 needed = (index for index in gone if mask.reads_index(request.computed, 0, index))
                 missing += [(group, index, table.notes.get(index)) for index in needed]

@@ -1,0 +1,148 @@
+"""A trace drawn in the terminal: what happened, one row an event, one column a block of the table, one sign a token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from settled.model.algebra import constant_value
+from settled.model.events import (
+    Allocate,
+    Computed,
+    Config,
+    Event,
+    Finish,
+    Load,
+    Preempt,
+    Process,
+    ProcessedRequest,
+    Release,
+    Schedule,
+    ScheduledRequest,
+    Touch,
+)
+from settled.model.kinds import Kind, kind_of
+from settled.model.monitor import Violation
+
+LEGEND = "w written and read   d draft   r read through the window   · held   × released   ∅ null"
+COLUMNS_MAX = 8
+
+
+class _Board:
+    """The table of one request in one group, as the events change it."""
+
+    def __init__(self, kind: Kind, block_size: int, indices: range, violation: Violation) -> None:
+        self.kind, self.size, self.indices, self.violation = kind, block_size, indices, violation
+        self.table: dict[int, int | None] = {}  # index → block, None once released
+
+    def hold(self, first: int, blocks: Iterable[int]) -> None:
+        self.table.update(enumerate(blocks, start=first))
+
+    def release(self, indices: Iterable[int]) -> None:
+        self.table.update(dict.fromkeys(indices))
+
+    def cells(self, *, step: ScheduledRequest | None = None, released: Sequence[int] = (), needed: bool = False) -> list[Text]:
+        return [self._cell(index, step, released, needed) for index in self.indices]
+
+    def _cell(self, index: int, step: ScheduledRequest | None, released: Sequence[int], needed: bool) -> Text:
+        tokens = range(index * self.size, (index + 1) * self.size)
+        if needed:
+            low, high = self.violation.needed or (0, -1)
+            signs = "".join("!" if index == self.violation.index and low <= token <= high else " " for token in tokens)
+            return Text(signs, style="bold red")
+        if index in released:
+            return Text("×" * self.size, style="red")
+        if index not in self.table:
+            return Text(" " * self.size)
+        if step is not None:
+            signs = "".join(self._sign(step, token, index) for token in tokens)
+            return Text(signs, style="red" if "∅" in signs and "r" in signs else "cyan")
+        return Text("∅" * self.size if self.table[index] is None else "·" * self.size, style="dim")
+
+    def _sign(self, step: ScheduledRequest, token: int, index: int) -> str:
+        end = step.start + step.tokens
+        if step.start <= token < end:
+            return "d" if token >= end - step.drafts else "w"
+        if token < step.start and constant_value(self.kind.reads(step.start, token)):
+            return "r" if self.table[index] is not None else "∅"
+        return "·" if self.table[index] is not None else "∅"
+
+
+def draw(events: Sequence[Event], violation: Violation) -> RenderableType | None:
+    """The events of the violation's request up to it; None where there is nothing to draw (no request, no modelled kind)."""
+    config = events[0]
+    assert isinstance(config, Config)
+    if violation.request is None:
+        return None
+    group = violation.group or 0
+    spec = config.groups[group]
+    kind = kind_of(spec)
+    if kind is None:
+        return None
+    board = _Board(kind, spec.block_size, _columns(events, violation, group), violation)
+    drawing = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for title in ("line", "event", "C", "F", "stale"):
+        drawing.add_column(title, justify="right" if title in ("line", "C", "F", "stale") else "left", no_wrap=True)
+    for index in board.indices:
+        style = "bold red" if index == violation.index else ""
+        first = index * spec.block_size
+        drawing.add_column(f"[{index}]\n{first}..{first + spec.block_size - 1}", style=style, no_wrap=True)
+    for line, event in enumerate(events[: violation.line], start=1):
+        _add_rows(drawing, board, line, event, violation.request, group)
+    if violation.needed is not None:
+        label = f"step {violation.step} needs" if violation.step is not None else "the next step needs"
+        drawing.add_row(str(violation.line), Text(label, style="bold red"), "", "", "", *board.cells(needed=True))
+    return Group(drawing, Text(LEGEND, style="dim"))
+
+
+def _columns(events: Sequence[Event], violation: Violation, group: int) -> range:
+    """The table indices that are drawn: all of them if they are few, else those around the offending block."""
+    top = 1
+    for event in events[: violation.line]:
+        if isinstance(event, Allocate | Touch) and event.request == violation.request and event.group == group:
+            top = max(top, event.first_index + len(event.blocks))
+    if top <= COLUMNS_MAX:
+        return range(top)
+    start = max(0, min((violation.index or 0) - COLUMNS_MAX // 2, top - COLUMNS_MAX))
+    return range(start, start + COLUMNS_MAX)
+
+
+def _add_rows(drawing: Table, board: _Board, line: int, event: Event, request: str, group: int) -> None:
+    def row(label: str, counters: tuple[int, int, int] | None, cells: Sequence[Text]) -> None:
+        drawing.add_row(str(line), label, *(map(str, counters) if counters else ("", "", "")), *cells)
+
+    match event:
+        case Allocate() | Touch() if event.request == request and event.group == group:
+            board.hold(event.first_index, event.blocks)
+        case Release() if event.request == request and event.group == group:
+            row(f"release ({event.cause})", None, board.cells(released=event.indices))
+            if event.cause in ("window", "connector_finish"):
+                board.release(event.indices)
+        case Schedule():
+            for entry in _mine(event.requests, request):
+                board_cells = board.cells(step=entry)
+                row(f"step {event.step}: schedule [{entry.start}, {entry.start + entry.tokens})", entry.counters, board_cells)
+        case Process():
+            for output in _mine(event.requests, request):
+                rejected = f", {output.rejected} rejected" if output.rejected else ""
+                row(f"step {event.step}: process{rejected}", output.counters, board.cells())
+        case Computed() if event.request == request:
+            row(f"computed {event.computed} ({event.cause})", None, board.cells())
+        case Preempt() if event.request == request:
+            board.table.clear()
+            row("preempt", None, board.cells())
+        case Finish() if event.request == request:
+            row(f"finish ({event.reason})", None, board.cells())
+        case Load():
+            row(f"load, job {event.job}, for {event.request}", None, board.cells())
+
+
+_Entry = TypeVar("_Entry", ScheduledRequest, ProcessedRequest)
+
+
+def _mine(entries: Iterable[_Entry], request: str) -> list[_Entry]:
+    return [entry for entry in entries if entry.request == request]

@@ -1,0 +1,188 @@
+"""What a refutation prints: the picture, the sentence, the run on the reference, and a table of all; or the same as JSON."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from settled.model.counters import Counters, settled
+from settled.model.events import Process, Release, Schedule
+from settled.model.search.bounded import UndecidedError
+from settled.model.trace_io import encode_event, write_trace
+from settled.proofs.refutations import Counterexample, Refutation, Replayed, run_on_reference, search
+from settled.proofs.report.picture import draw
+from settled.proofs.runner import Exit
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one refutation."""
+
+    refutation: Refutation
+    counterexample: Counterexample | None
+    replayed: Replayed | None
+    seconds: float
+    problem: str = ""
+
+    @property
+    def exit(self) -> Exit:
+        if self.problem:
+            return Exit.UNKNOWN
+        return Exit.HOLDS if self.replayed is None or self.replayed.agrees(self.refutation) else Exit.VIOLATED
+
+
+def run(refutations: Sequence[Refutation], *, replay: bool, as_json: bool, folder: Path | None) -> Exit:
+    """Searches, judges, replays and prints each refutation; returns the worst exit code."""
+    console = Console(highlight=False, soft_wrap=True)
+    outcomes = []
+    for refutation in refutations:
+        outcome = attempt(refutation, replay=replay)
+        outcomes.append(outcome)
+        if folder is not None and outcome.counterexample is not None:
+            _write(outcome.counterexample, folder)
+        if not as_json:
+            _print(console, outcome)
+    code = max((outcome.exit for outcome in outcomes), default=Exit.UNKNOWN)
+    if as_json:
+        click.echo(json.dumps({"refutations": [_as_dict(outcome) for outcome in outcomes], "exit_code": int(code)}, indent=2))
+    elif len(outcomes) > 1:
+        _print_summary(console, outcomes, code)
+    return code
+
+
+def attempt(refutation: Refutation, *, replay: bool) -> Outcome:
+    """One refutation, from the search to the replay."""
+    began = time.perf_counter()
+    try:
+        counterexample = search(refutation)
+    except UndecidedError as error:
+        return Outcome(refutation, None, None, time.perf_counter() - began, str(error))
+    problem = _problem(refutation, counterexample)
+    replayed = run_on_reference(counterexample) if replay and counterexample and not problem else None
+    return Outcome(refutation, counterexample, replayed, time.perf_counter() - began, problem)
+
+
+def _problem(refutation: Refutation, counterexample: Counterexample | None) -> str:
+    if counterexample is None:
+        return f"no counterexample within {refutation.length + 2} events"
+    if counterexample.shortest.length != refutation.length:
+        return f"the shortest counterexample has {counterexample.shortest.length} events, not {refutation.length}"
+    if counterexample.violation is None:
+        return f"the monitor does not find {refutation.violates} violated"
+    return ""
+
+
+def _write(counterexample: Counterexample, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    refutation = counterexample.refutation
+    with (folder / f"{refutation.discipline.name}-{refutation.violates}.ndjson").open("w", encoding="utf-8") as out:
+        write_trace(counterexample.events, out)
+
+
+def _print(console: Console, outcome: Outcome) -> None:
+    refutation = outcome.refutation
+    console.print(
+        f"\n[bold]{refutation.discipline.name}[/] ({escape(refutation.discipline.summary)}) violates [bold]{refutation.violates}[/]"
+    )
+    if outcome.problem or outcome.counterexample is None:
+        console.print(f"  [bold yellow]unknown[/] {escape(outcome.problem)}")
+        return
+    counterexample, violation = outcome.counterexample, outcome.counterexample.violation
+    assert violation is not None
+    shortest = counterexample.shortest
+    console.print(
+        f"  shortest: {shortest.length} events; every shorter length is unsatisfiable. Here window {shortest.window}, "
+        f"block size {shortest.block_size}, prompt {shortest.prompt} tokens."
+    )
+    picture = draw(counterexample.events, violation)
+    if picture is not None:
+        console.print(picture)
+    console.print(f"  {why(counterexample)}", markup=False)
+    if outcome.replayed is not None:
+        _print_replay(console, outcome.replayed, refutation)
+
+
+def why(counterexample: Counterexample) -> str:
+    """One or two sentences: what was violated, and what the engine took for granted when it freed the block."""
+    violation = counterexample.violation
+    assert violation is not None
+    sentence = violation.sentence()
+    if violation.freed_at_line is None:
+        return sentence
+    release = counterexample.events[violation.freed_at_line - 1]
+    computed, in_flight, stale = _counters_before(counterexample, violation.freed_at_line)
+    certain = settled(Counters(computed, in_flight, stale))
+    if isinstance(release, Release) and release.cause in ("window", "connector_finish"):
+        return f"{sentence} When it was freed {computed} tokens counted as computed, {in_flight} were in flight, {certain!r} were settled."
+    return sentence
+
+
+def _counters_before(counterexample: Counterexample, line: int) -> tuple[int, int, int]:
+    """(computed, in flight, stale) as the last event before the line showed them."""
+    for event in reversed(counterexample.events[: line - 1]):
+        if isinstance(event, Schedule | Process) and event.requests[0].counters is not None:
+            return event.requests[0].counters
+    return (0, 0, 0)
+
+
+def _print_replay(console: Console, replayed: Replayed, refutation: Refutation) -> None:
+    count = replayed.report.result(refutation.violates).count
+    right = sum(result.count for result in replayed.right_report.properties)
+    same = "same events" if replayed.same_events else "[bold red]other events[/]"
+    console.print(
+        f"  replay on the reference: {same}, {refutation.violates} violated {count} times; with the right discipline the same decisions "
+        f"violate {'nothing' if right == 0 else f'[bold red]{right} times[/]'}"
+    )
+
+
+def _print_summary(console: Console, outcomes: Sequence[Outcome], code: Exit) -> None:
+    table = Table("discipline", "property", "events", "window", "block size", "replay", "s")
+    for outcome in outcomes:
+        shortest = outcome.counterexample.shortest if outcome.counterexample else None
+        numbers = (str(shortest.length), str(shortest.window), str(shortest.block_size)) if shortest else ("-", "-", "-")
+        table.add_row(
+            outcome.refutation.discipline.name, outcome.refutation.violates, *numbers, _replay_word(outcome), f"{outcome.seconds:.1f}"
+        )
+    console.print()
+    console.print(table)
+    total = sum(outcome.seconds for outcome in outcomes)
+    console.print(f"{len(outcomes)} refutations, {total:.1f} s; exit code {int(code)}", markup=False)
+
+
+def _replay_word(outcome: Outcome) -> str:
+    if outcome.problem:
+        return "unknown"
+    if outcome.replayed is None:
+        return "not run"
+    return "agrees" if outcome.replayed.agrees(outcome.refutation) else "[bold red]disagrees[/]"
+
+
+def _as_dict(outcome: Outcome) -> dict[str, Any]:
+    plain: dict[str, Any] = {
+        "discipline": outcome.refutation.discipline.name,
+        "property": outcome.refutation.violates,
+        "problem": outcome.problem,
+        "seconds": round(outcome.seconds, 3),
+    }
+    if outcome.counterexample is not None:
+        shortest = outcome.counterexample.shortest
+        plain |= {
+            "length": shortest.length,
+            "window": shortest.window,
+            "block_size": shortest.block_size,
+            "prompt_tokens": shortest.prompt,
+            "events": [json.loads(encode_event(event)) for event in outcome.counterexample.events],
+            "violation": outcome.counterexample.violation.as_dict() if outcome.counterexample.violation else None,
+        }
+    if outcome.replayed is not None:
+        plain["replay"] = {"same_events": outcome.replayed.same_events, "agrees": outcome.replayed.agrees(outcome.refutation)}
+    return plain

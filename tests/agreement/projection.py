@@ -1,0 +1,391 @@
+"""A recorded run, seen through one arbitrary request, step, token and block: the states and the actions of the tracked environment.
+
+Nothing here uses the model's formulas. Tables, rows, holders and counters are kept by plain bookkeeping over the events, and the counters
+are compared with those that the engine recorded. What comes out are `Moment`s: the state before, the action's name with what it chose,
+and the state after; the test evaluates the proved transition relation on them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from settled.model import events as ev
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What is tracked. `index` is the table index of the token's block in `group`."""
+
+    request: str
+    group: int
+    step: int
+    token: int
+    block: int
+    index: int
+    lookahead: int
+
+
+@dataclass(frozen=True)
+class Moment:
+    """One action: its name, its choices, the projected states around it, and the line of the trace that it comes from."""
+
+    line: int
+    action: str
+    choices: dict[str, Any]
+    before: dict[str, Any]
+    after: dict[str, Any]
+
+
+@dataclass
+class InFlight:
+    """An unprocessed step of the tracked request (tokens)."""
+
+    number: int
+    start: int
+    tokens: int
+    drafts: int
+    stale: bool = False
+
+
+@dataclass
+class Projection:
+    """The bookkeeping. `table`: the present generation's entries; `holders`: references on the block by anybody."""
+
+    constants: Constants
+    computed: int = 0
+    finished: bool = False
+    queue: list[InFlight] = field(default_factory=list)
+    table: dict[int, int | None] = field(default_factory=dict)
+    holders: Counter[tuple[str, int, int, int]] = field(default_factory=Counter)  # (request, generation, group, index)
+    generation: Counter[str] = field(default_factory=Counter)
+    row: tuple[bool, bool] = (False, False)  # held, is b
+    kept: bool = False  # the step's generation ended with the row's block still in the table
+    last_step: dict[str, int] = field(default_factory=lambda: {"start": 0, "tokens": 0, "drafts": 0, "ahead": 0})
+    step_was_stale: bool = False
+    moments: list[Moment] = field(default_factory=list)
+    line: int = 0
+
+    # ---- the state -------------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        constants = self.constants
+        step = next((entry for entry in self.queue if entry.number == constants.step), None)
+        entry_block = self.table.get(constants.index)
+        is_b = entry_block == constants.block
+        fenced = bool(step and step.stale and self.kept)
+        mine = int(is_b) + int(fenced and self.row[1])
+        references = sum(self.holders.values())
+        return {
+            "computed": self.computed,
+            "in_flight": sum(entry.tokens for entry in self.queue),
+            "stale": sum(entry.tokens for entry in self.queue if entry.stale),
+            "finished": self.finished,
+            "step.unprocessed": step is not None,
+            "step.stale": step.stale if step else self.step_was_stale,
+            "step.start": step.start if step else self.last_step["start"],
+            "step.tokens": step.tokens if step else self.last_step["tokens"],
+            "step.drafts": step.drafts if step else self.last_step["drafts"],
+            "step.ahead": self._ahead(step) if step else self.last_step["ahead"],
+            "entry.held": entry_block is not None,
+            "entry.pruned": constants.index in self.table and entry_block is None,
+            "entry_is_b": is_b,
+            "row_held": self.row[0],
+            "row_is_b": self.row[1],
+            "fenced": fenced,
+            "b.references": references,
+            "b.free": references == 0,
+            "others": references - mine,
+            "unordered": False,
+            "unwaited": False,
+        }
+
+    def _ahead(self, step: InFlight) -> int:
+        before = self.queue[: self.queue.index(step)]
+        return sum(entry.tokens for entry in before if entry.stale == step.stale)
+
+    def _act(self, action: str, choices: dict[str, Any], before: dict[str, Any]) -> None:
+        self.moments.append(Moment(self.line, action, choices, before, self.state()))
+
+    # ---- what happens ----------------------------------------------------------------------------------------------
+
+    def schedule(self, entry: ev.ScheduledRequest | None, number: int, segment: Sequence[ev.Event]) -> None:
+        """One allocation of the tracked request: its prune, its hit, its fresh blocks, and the step if it is scheduled."""
+        constants = self.constants
+        hit = [event for event in segment if isinstance(event, ev.Computed)]
+        pruned = {index for event in segment if isinstance(event, ev.Release) and event.group == constants.group for index in event.indices}
+        if hit:
+            self._start_with_hit(hit[0].computed, segment)
+        if entry is None:
+            self._prune(pruned)
+            self._environment(segment, allocations=True)
+            return
+        if constants.index in pruned and self._takes_elsewhere(segment):
+            self._prune(pruned)  # what this very prune frees goes out again at once: the prune comes first
+            pruned = set()
+        # The tracked group's other blocks, and those of other groups, are the environment's doing; they come first.
+        self._environment(segment, allocations=True)
+        before = self.state()
+        self._forget(pruned)
+        fresh = self._fresh(segment)
+        self._note_step(entry, number)
+        choices = {
+            "tokens": entry.tokens,
+            "drafts": entry.drafts,
+            "prunes": constants.index in pruned,
+            "picks_b": fresh.get(constants.index) == constants.block,
+        }
+        self._act("schedule the step" if number == constants.step else "schedule another step", choices, before)
+
+    def _start_with_hit(self, tokens: int, segment: Sequence[ev.Event]) -> None:
+        constants = self.constants
+        touched = {
+            event.first_index + offset: block
+            for event in segment
+            if isinstance(event, ev.Touch) and event.group == constants.group
+            for offset, block in enumerate(event.blocks)
+        }
+        for event in segment:
+            if isinstance(event, ev.Touch):
+                self._touch_others(event)
+        before = self.state()
+        covered = range(tokens // self.block_size)
+        self.table = {index: touched.get(index) for index in covered}
+        if touched.get(constants.index) == constants.block:
+            self.holders[self._own_key()] += 1
+        self.computed = tokens
+        skips = constants.index in covered and constants.index not in touched
+        choices = {"hit": tokens, "prunes": skips, "picks_b": touched.get(constants.index) == constants.block}
+        self._act("start with a prefix-cache hit", choices, before)
+
+    block_size: int = 1
+
+    def _own_key(self) -> tuple[str, int, int, int]:
+        constants = self.constants
+        return (constants.request, self.generation[constants.request], constants.group, constants.index)
+
+    def _touch_others(self, event: ev.Touch) -> None:
+        for offset, block in enumerate(event.blocks):
+            index = event.first_index + offset
+            key = (event.request, self.generation[event.request], event.group, index)
+            if block == self.constants.block and key != self._own_key():
+                before = self.state()
+                self.holders[key] += 1
+                self._act("another request hits b", {}, before)
+
+    def _takes_elsewhere(self, segment: Sequence[ev.Event]) -> bool:
+        """Whether the block is allocated to another entry of the request."""
+        constants = self.constants
+        return any(
+            isinstance(event, ev.Allocate)
+            and constants.block in event.blocks
+            and (event.group, event.first_index + event.blocks.index(constants.block)) != (constants.group, constants.index)
+            for event in segment
+        )
+
+    def _prune(self, pruned: set[int]) -> None:
+        """A prune by itself."""
+        before = self.state()
+        self._forget(pruned)
+        self._act("prune before a connector's finish", {"prunes": self.constants.index in pruned}, before)
+
+    def _forget(self, pruned: set[int]) -> None:
+        constants = self.constants
+        for index in pruned:
+            self.table[index] = None
+        if constants.index in pruned:
+            self.holders.pop(self._own_key(), None)
+
+    def _fresh(self, segment: Sequence[ev.Event]) -> dict[int, int]:
+        fresh = {
+            event.first_index + offset: block
+            for event in segment
+            if isinstance(event, ev.Allocate) and event.group == self.constants.group
+            for offset, block in enumerate(event.blocks)
+        }
+        self.table.update(fresh)
+        if fresh.get(self.constants.index) == self.constants.block:
+            self.holders[self._own_key()] += 1
+        return fresh
+
+    def _note_step(self, entry: ev.ScheduledRequest, number: int) -> None:
+        assert entry.start == self.computed, f"line {self.line}: start {entry.start}, but {self.computed} tokens are computed"
+        self.queue.append(InFlight(number, entry.start, entry.tokens, entry.drafts))
+        self.computed += entry.tokens
+        if number == self.constants.step:
+            block = self.table.get(self.constants.index)
+            self.row = (block is not None, block == self.constants.block)
+            self.kept = False
+
+    def process(self, output: ev.ProcessedRequest, number: int) -> None:
+        before = self.state()
+        entry = self.queue.pop(0)
+        assert entry.number == number, f"line {self.line}: step {number} is processed before step {entry.number}"
+        if not entry.stale:
+            self.computed -= output.rejected
+            for later in self.queue:
+                if not later.stale:
+                    later.start -= output.rejected
+        if number == self.constants.step:
+            self.last_step = {"start": entry.start, "tokens": entry.tokens, "drafts": entry.drafts, "ahead": 0}
+            self.step_was_stale = entry.stale
+            action = "process the step, stale" if entry.stale else "process the step, live"
+        elif entry.stale:
+            action = "process a stale step"
+        elif before["step.unprocessed"] and not before["step.stale"]:
+            action = "process a live step before the step"
+        else:
+            action = "process a live step"
+        rejected = 0 if entry.stale else output.rejected
+        self._act(action, {"tokens": entry.tokens, "rejected": rejected}, before)
+        if output.counters is not None and not self.finished:
+            after = self.moments[-1].after
+            expected = (after["computed"], after["in_flight"], after["stale"])
+            assert output.counters == expected, f"line {self.line}: recorded {output.counters}, projected {expected}"
+
+    def end_generation(self, action: str, *, finished: bool) -> None:
+        before = self.state()
+        if before["step.unprocessed"] and not before["step.stale"]:
+            self.kept = self.row[0] and before["entry.held"]
+        self.generation[self.constants.request] += 1  # the old entries keep their holders: the fence, or a release to come
+        self.computed, self.table = 0, {}
+        for entry in self.queue:
+            entry.stale = True
+        self.finished = finished
+        self._act(action, {}, before)
+
+    # ---- everybody else --------------------------------------------------------------------------------------------
+
+    def _environment(self, segment: Sequence[ev.Event], *, allocations: bool) -> None:
+        """What the tracked request does elsewhere than at the tracked entry, as another holder would."""
+        for event in segment:
+            match event:
+                case ev.Allocate() if allocations:
+                    self._take(event, "another request allocates b", {"ordered": True, "waits": True})
+                case ev.Release():
+                    self.release(event)
+
+    def _take(self, event: ev.Allocate | ev.Touch, action: str, choices: dict[str, Any]) -> None:
+        constants = self.constants
+        for offset, block in enumerate(event.blocks):
+            index = event.first_index + offset
+            mine = event.request == constants.request and event.group == constants.group and index == constants.index
+            if block == constants.block and not mine:
+                before = self.state()
+                self.holders[event.request, self.generation[event.request], event.group, index] += 1
+                self._act(action, choices, before)
+
+    def others_take(self, event: ev.Allocate | ev.Touch) -> None:
+        if isinstance(event, ev.Allocate):
+            self._take(event, "another request allocates b", {"ordered": True, "waits": True})
+        else:
+            self._take(event, "another request hits b", {})
+
+    def release(self, event: ev.Release) -> None:
+        """References given up elsewhere than by the tracked entry's own prune."""
+        constants = self.constants
+        for index, block in zip(event.indices, event.blocks, strict=True):
+            own_prune = (event.request, event.group, index) == (constants.request, constants.group, constants.index)
+            if block != constants.block or (own_prune and event.cause in ("window", "connector_finish")):
+                continue
+            key = min(key for key in self.holders if (key[0], key[2], key[3]) == (event.request, event.group, index))
+            before = self.state()
+            self.holders.pop(key)
+            self._act("another request releases b", {}, before)
+
+
+def project(events: Sequence[ev.Event], constants: Constants) -> list[Moment]:
+    """The moments of a recorded run, for one choice of what is tracked."""
+    config = events[0]
+    assert isinstance(config, ev.Config)
+    projection = Projection(constants, block_size=config.groups[constants.group].block_size)
+    lines = list(enumerate(events, start=1))
+    position = 1
+    while position < len(lines):
+        position = _take_one(projection, lines, position)
+    return projection.moments
+
+
+def _take_one(projection: Projection, lines: Sequence[tuple[int, ev.Event]], position: int) -> int:
+    constants = projection.constants
+    line, event = lines[position]
+    projection.line = line
+    if _belongs(event, constants.request):
+        segment, position = _segment(lines, position, constants.request)
+        entry, number = _scheduled(lines, position, constants.request)
+        projection.schedule(entry, number, segment)
+        return position
+    match event:
+        case ev.Schedule():
+            for entry in event.requests:
+                if entry.request == constants.request and not any(step.number == event.step for step in projection.queue):
+                    projection.schedule(entry, event.step, ())
+        case ev.Process():
+            for output in event.requests:
+                if output.request == constants.request:
+                    projection.process(output, event.step)
+        case ev.Preempt() | ev.Finish() if event.request == constants.request:
+            position = _end(projection, lines, position, event)
+        case ev.Preempt() | ev.Finish():
+            projection.generation[event.request] += 1
+        case ev.Allocate() | ev.Touch():
+            projection.others_take(event)
+        case ev.Release():
+            projection.release(event)
+    return position + 1
+
+
+def _belongs(event: ev.Event, request: str) -> bool:
+    """Whether the event is part of an allocation of the request."""
+    if isinstance(event, ev.Release):
+        return event.request == request and event.cause == "window"
+    return isinstance(event, ev.Allocate | ev.Touch | ev.Computed) and event.request == request
+
+
+def _segment(lines: Sequence[tuple[int, ev.Event]], position: int, request: str) -> tuple[list[ev.Event], int]:
+    """The events of one allocation, and the position after them; cache events are between them."""
+    segment = []
+    while position < len(lines):
+        event = lines[position][1]
+        if _belongs(event, request):
+            segment.append(event)
+        elif not isinstance(event, ev.Cache | ev.Evict):
+            break
+        position += 1
+    return segment, position
+
+
+def _scheduled(lines: Sequence[tuple[int, ev.Event]], position: int, request: str) -> tuple[ev.ScheduledRequest | None, int]:
+    """The request's part in the schedule that ends this call, if no other allocation of it comes before."""
+    for _, event in lines[position:]:
+        if isinstance(event, ev.Schedule):
+            entry = next((entry for entry in event.requests if entry.request == request), None)
+            return entry, event.step
+        if _belongs(event, request) or isinstance(event, ev.Process | ev.Finish | ev.End):
+            return None, -1
+        if isinstance(event, ev.Preempt) and event.request == request:
+            return None, -1
+    return None, -1
+
+
+def _end(projection: Projection, lines: Sequence[tuple[int, ev.Event]], position: int, event: ev.Preempt | ev.Finish) -> int:
+    """The end of a generation; a finish comes after the prune that a connector asks for, which the trace shows after it."""
+    if isinstance(event, ev.Preempt):
+        projection.end_generation("preempt", finished=False)
+        return position
+    pruned: set[int] = set()
+    while position + 1 < len(lines):
+        release = lines[position + 1][1]
+        if not (isinstance(release, ev.Release) and release.cause == "connector_finish"):
+            break
+        if release.group == projection.constants.group:
+            pruned.update(release.indices)
+        projection.release(release)
+        position += 1
+    projection._prune(pruned)
+    projection.end_generation("finish or abort", finished=True)
+    return position
+
+

@@ -1,0 +1,9 @@
+"""Helpers of a test folder are imported by their plain name."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+for folder in ("agreement",):
+    sys.path.insert(0, str(Path(__file__).parent / folder))

@@ -1,0 +1,290 @@
+"""`read_resident`, `rollback_resident`, `write_owned`: one hand-made trace per way to lose a block, under each contract.
+
+Blocks hold 4 tokens and the window is 4 unless a test says otherwise, so the query at position q reads q-3 to q.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from settled.model import events as ev
+from settled.model.monitor import Verdict
+from settled.model.properties import Contract, Property
+from settled.model.specs import SlidingWindowSpec
+
+SETTLED, STREAM_ORDER, EVENT = Contract.SETTLED, Contract.STREAM_ORDER, Contract.EVENT
+
+
+def _in_flight(kit: Any, **config: Any) -> Any:
+    """A has 8 tokens processed in blocks 1 and 2, and step 2, which reads 5 to 8 and writes 8, in flight."""
+    trace = kit.Builder(**config).add().allocate(1, 2, 3).schedule(1, kit.entry(0, 8, [1, 2, 3])).process(1, kit.output())
+    return trace.schedule(2, kit.entry(8, 1))
+
+
+def test_a_correct_trace_violates_nothing(kit: Any) -> None:
+    trace = _in_flight(kit).release({0: 1}).process(2, kit.output()).release({1: 2}).finish()
+    trace.release({2: 3}, "finish").end(idle=True)
+    assert all(trace.found(contract) == {} for contract in Contract)
+
+
+def test_freed_under_a_reading_step(kit: Any) -> None:
+    trace = _in_flight(kit).release({0: 1, 1: 2})
+    assert trace.found(SETTLED) == {"read_resident": {"freed[window]": 1}}
+    assert trace.found(STREAM_ORDER) == trace.found(EVENT) == {}
+
+
+def test_a_violation_names_everything(kit: Any) -> None:
+    [violation] = _in_flight(kit).release({0: 1, 1: 2}).judge(SETTLED).result(Property.READ_RESIDENT).violations
+    assert (violation.line, violation.step, violation.request, violation.group) == (7, 2, "A", 0)
+    assert (violation.index, violation.block, violation.needed) == (1, 2, (5, 7))
+    assert (violation.freed_by, violation.freed_at_line, violation.release_cause) == ("A", 7, "window")
+    assert violation.sentence() == (
+        "line 7: step 2 of request A reads tokens 5 to 7 through index 1 of its table in group 0 (block 2), but A released it at "
+        "line 7 (window) and the block went back to the pool while the step was unprocessed."
+    )
+
+
+def test_reallocated_under_a_step_that_reads_it(kit: Any) -> None:
+    trace = _in_flight(kit).release({1: 2}).add("B").allocate(2, request="B")
+    assert trace.found(SETTLED) == {"read_resident": {"freed[window]": 1, "reallocated[window]": 1}}
+    assert trace.found(STREAM_ORDER) == trace.found(EVENT) == {}
+
+
+def test_reallocated_under_a_step_that_writes_it(kit: Any) -> None:
+    trace = _in_flight(kit).release({2: 3}, "preempt").add("B").allocate(3, request="B")
+    found = trace.found(SETTLED)
+    assert found["write_owned"] == {"reallocated[preempt]": 1}
+    assert trace.found(STREAM_ORDER) == trace.found(EVENT) == {}
+    taken_by = [violation.taken_by for violation in trace.judge(SETTLED).result(Property.WRITE_OWNED).violations]
+    assert taken_by == ["request B"]
+
+
+def test_once_processed_a_step_needs_nothing(kit: Any) -> None:
+    trace = _in_flight(kit).process(2, kit.output()).release({1: 2, 2: 3}, "preempt").add("B").allocate(2, 3, request="B")
+    assert all(trace.found(contract) == {} for contract in Contract)
+
+
+@pytest.mark.parametrize("ending", ["preempt", "finish"])
+def test_stale_and_finished_steps_still_read(kit: Any, ending: str) -> None:
+    trace = _in_flight(kit)
+    if ending == "preempt":
+        trace.put(ev.Preempt(request="A"))
+    else:
+        trace.finish()
+    trace.release({1: 2}, ending)
+    assert trace.found(SETTLED) == {"read_resident": {f"freed[{ending}]": 1}}
+
+
+def test_a_shared_block_is_freed_by_another_request(kit: Any) -> None:
+    trace = _in_flight(kit).add("B").touch(1, 2, request="B").release({1: 2}, "preempt", freed=())
+    assert trace.found(SETTLED) == {}
+    trace.release({0: 1, 1: 2}, "finish", request="B", freed=[2])
+    assert trace.found(SETTLED) == {"read_resident": {"freed[preempt]": 1}}
+
+
+def test_freed_by_a_holder_that_is_no_request(kit: Any) -> None:
+    trace = _in_flight(kit).put(ev.Hold(holder="pin", kind="pin", blocks=(2,))).release({1: 2}, freed=())
+    assert trace.found(SETTLED) == {}
+    trace.put(ev.Drop(holder="pin", blocks=(2,), freed=(2,)))
+    assert trace.found(SETTLED) == {"read_resident": {"freed[window]": 1}}
+
+
+def test_the_fork_report(kit: Any) -> None:
+    """W=128, B=32, 158 settled, the step at 158 in flight: the optimistic prune frees block 0, read at position 31 (issue 2)."""
+    trace = kit.Builder(SlidingWindowSpec(block_size=32, window=128)).add()
+    trace.allocate(1, 2, 3, 4, 5).schedule(1, kit.entry(0, 158, [1, 2, 3, 4, 5])).process(1, kit.output())
+    trace.schedule(2, kit.entry(158, 1)).release({0: 1})
+    [violation] = trace.judge(SETTLED).result(Property.READ_RESIDENT).violations
+    assert (violation.index, violation.needed) == (0, (31, 31))
+
+
+# ---- null when scheduled ---------------------------------------------------------------------------------------------
+
+
+def test_null_at_schedule_though_read_is_a_violation_under_every_contract(kit: Any) -> None:
+    trace = kit.Builder().add().allocate(1, 2, 3).schedule(1, kit.entry(0, 8, [1, 2, 3])).process(1, kit.output())
+    trace.release({1: 2}).schedule(2, kit.entry(8, 1))
+    assert [trace.found(contract) for contract in Contract] == [
+        {"read_resident": {"released_before_schedule[window]": 1}} for _ in Contract
+    ]
+
+
+def test_null_at_schedule_because_of_a_rollback_only(kit: Any) -> None:
+    """At 9 computed tokens block 1 (tokens 4 to 7) is needed; at 11 it is not; a rejection of 3 takes the request back to 8."""
+    trace = kit.Builder().add().allocate(1, 2, 3).schedule(1, kit.entry(0, 7, [1, 2, 3])).process(1, kit.output())
+    trace.schedule(2, kit.entry(7, 4, drafts=3)).release({0: 1, 1: 2}).process(2, kit.output(rejected=3))
+    trace.schedule(3, kit.entry(8, 1))
+    for contract in Contract:
+        causes = trace.found(contract)["rollback_resident"]
+        assert causes == {"released_before_rollback[window]": 1, "released_before_schedule[window]": 1}
+        assert ("read_resident" in trace.found(contract)) == (contract is SETTLED)
+
+
+def test_null_at_schedule_in_a_row_that_is_written(kit: Any) -> None:
+    trace = kit.Builder().add().allocate(1, 2, 3).schedule(1, kit.entry(0, 8, [1, 2, 3])).process(1, kit.output())
+    trace.release({2: 3}).schedule(2, kit.entry(8, 1))
+    for contract in Contract:
+        assert trace.found(contract)["write_owned"] == {"released_before_schedule[window]": 1}
+
+
+def test_a_row_without_a_block_for_its_own_token(kit: Any) -> None:
+    trace = kit.Builder().add().allocate(1).schedule(1, kit.entry(0, 5, [1]))
+    assert trace.found(STREAM_ORDER) == {
+        "read_resident": {"released_before_schedule[never released]": 1},
+        "write_owned": {"released_before_schedule[never released]": 1},
+    }
+
+
+def test_a_row_that_names_what_the_request_does_not_hold(kit: Any) -> None:
+    trace = kit.Builder().add().allocate(1).schedule(1, kit.entry(0, 4, [2]))
+    [violation] = trace.judge(STREAM_ORDER).result(Property.READ_RESIDENT).violations
+    assert violation.block == 2
+    assert "did not hold that block" in violation.sentence()
+
+
+def test_the_row_is_replaced_on_resume(kit: Any) -> None:
+    trace = kit.Builder(kit.FULL).add().allocate(1).schedule(1, kit.entry(0, 4, [1])).process(1, kit.output())
+    trace.put(ev.Preempt(request="A")).release({0: 1}, "preempt").allocate(2)
+    resumed = kit.entry(0, 4, [2], resumed=True)
+    assert trace.schedule(2, resumed).found(STREAM_ORDER) == {}
+    trace.events[-1] = ev.Schedule(step=2, requests=(kit.entry(0, 4, [2]),))
+    assert "read_resident" in trace.found(STREAM_ORDER)
+
+
+def test_lookahead_slots_are_written_only_where_there_are_blocks(kit: Any) -> None:
+    trace = kit.Builder(num_lookahead_tokens=4).add().allocate(1).schedule(1, kit.entry(0, 4, [1]))
+    assert trace.found(SETTLED) == {}
+    trace = kit.Builder(num_lookahead_tokens=4).add().allocate(1, 2).schedule(1, kit.entry(0, 4, [1, 2]))
+    trace.release({1: 2}).add("B").allocate(2, request="B")
+    assert trace.found(SETTLED) == {"write_owned": {"reallocated[window]": 1}}
+
+
+# ---- rollbacks -------------------------------------------------------------------------------------------------------
+
+
+def _rolled_back(kit: Any) -> Any:
+    trace = kit.Builder().add().allocate(1, 2, 3).schedule(1, kit.entry(0, 7, [1, 2, 3])).process(1, kit.output())
+    return trace.schedule(2, kit.entry(7, 4, drafts=3)).release({0: 1, 1: 2}).process(2, kit.output(rejected=3))
+
+
+def test_a_rollback_is_void_if_the_request_finishes_with_it(kit: Any) -> None:
+    trace = _rolled_back(kit).add("B").finish().release({2: 3}, "finish").end(idle=True)
+    assert trace.found(STREAM_ORDER) == {}
+
+
+@pytest.mark.parametrize("told_by", ["schedule", "preempt", "end"])
+def test_a_rollback_is_reported_once_no_finish_can_follow(kit: Any, told_by: str) -> None:
+    trace = _rolled_back(kit)
+    report = trace.judge(STREAM_ORDER)
+    assert (report.result(Property.ROLLBACK_RESIDENT).verdict, report.exit_code) == (Verdict.UNDECIDED, 3)
+    if told_by == "schedule":
+        trace.schedule(3)
+    elif told_by == "preempt":
+        trace.put(ev.Preempt(request="A"))
+    else:
+        trace.end()
+    [violation] = trace.judge(STREAM_ORDER).result(Property.ROLLBACK_RESIDENT).violations
+    assert (violation.line, violation.index, violation.needed) == (8, 1, (5, 7))
+    assert "after 3 tokens were taken back" in violation.sentence()
+
+
+def test_a_failed_load_lowers_the_count_below_nulled_blocks(kit: Any) -> None:
+    trace = kit.Builder().add(prompt_tokens=16).allocate(4, first=3).schedule(1, kit.entry(12, 2, [0, 0, 0, 4]))
+    trace.put(ev.Computed(request="A", computed=8, cause="load_failed", stale=True)).schedule(2)
+    assert trace.found(STREAM_ORDER)["rollback_resident"] == {"released_before_rollback[never released]": 1}
+
+
+def test_a_rollback_that_all_blocks_survive(kit: Any) -> None:
+    trace = kit.Builder().add().allocate(1, 2, 3).schedule(1, kit.entry(0, 7, [1, 2, 3])).process(1, kit.output())
+    trace.schedule(2, kit.entry(7, 4, drafts=3)).release({0: 1}).process(2, kit.output(rejected=3)).schedule(3, kit.entry(8, 1))
+    assert trace.found(STREAM_ORDER) == {}
+
+
+# ---- true starts -----------------------------------------------------------------------------------------------------
+
+
+def _drafting(kit: Any) -> Any:
+    """Step 2 at 7 with 3 drafts, and behind it step 3, scheduled at 11 and starting anywhere from 8 to 11."""
+    trace = kit.Builder().add().allocate(1, 2, 3, 4).schedule(1, kit.entry(0, 7, [1, 2, 3, 4])).process(1, kit.output())
+    return trace.schedule(2, kit.entry(7, 4, drafts=3)).schedule(3, kit.entry(11, 2))
+
+
+@pytest.mark.parametrize(("rejected", "needed"), [(0, None), (1, (7, 7)), (3, (5, 7))])
+def test_what_a_step_reads_follows_its_true_start(kit: Any, rejected: int, needed: tuple[int, int] | None) -> None:
+    trace = _drafting(kit).process(2, kit.output(rejected=rejected)).release({1: 2}).process(3, kit.output())
+    violations = trace.judge(SETTLED).result(Property.READ_RESIDENT).violations
+    assert [(violation.step, violation.needed) for violation in violations] == ([(3, needed)] if needed else [])
+
+
+@pytest.mark.parametrize(("rejected", "count"), [(0, 0), (1, 1), (3, 1)])
+def test_a_loss_before_the_rejection_is_judged_when_the_start_is_known(kit: Any, rejected: int, count: int) -> None:
+    """The block is freed while step 2, which needs it anyhow, is in flight; whether step 3 needs it too is open until then."""
+    trace = _drafting(kit).release({1: 2})
+    assert trace.found(SETTLED) == {"read_resident": {"freed[window]": 1}}
+    trace.process(2, kit.output(rejected=rejected)).finish().process(3, kit.output())
+    steps = [violation.step for violation in trace.judge(SETTLED).result(Property.READ_RESIDENT).violations]
+    assert steps == [2] + [3] * count
+
+
+@pytest.mark.parametrize(("rejected", "written"), [(0, True), (3, False)])
+def test_a_write_at_the_top_is_open_until_the_start_is_known(kit: Any, rejected: int, written: bool) -> None:
+    """Step 3 writes 11 and 12 if nothing is rejected, block 3 (from 12); 8 and 9 if all is."""
+    trace = _drafting(kit).release({3: 4}).add("B").allocate(4, request="B")
+    assert trace.found(SETTLED) == {}
+    trace.process(2, kit.output(rejected=rejected)).process(3, kit.output())
+    assert ("write_owned" in trace.found(SETTLED)) == written
+
+
+def test_an_open_loss_is_judged_by_the_start_known_at_the_end(kit: Any) -> None:
+    trace = _drafting(kit).release({3: 4}).add("B").allocate(4, request="B")
+    assert trace.judge(SETTLED).result(Property.WRITE_OWNED).verdict is Verdict.UNDECIDED
+    assert trace.end().found(SETTLED)["write_owned"] == {"reallocated[window]": 1}
+
+
+def test_rejections_of_an_earlier_generation_move_nothing(kit: Any) -> None:
+    trace = kit.Builder(kit.FULL).add().allocate(1, 2, 3).schedule(1, kit.entry(0, 4, [1, 2, 3]))
+    trace.schedule(2, kit.entry(4, 4, drafts=3)).put(ev.Preempt(request="A")).release({0: 1, 1: 2, 2: 3}, "preempt")
+    trace.allocate(4).schedule(3, kit.entry(0, 4, [4], resumed=True))
+    trace.process(1, kit.output()).process(2, kit.output(rejected=3)).process(3, kit.output()).schedule(4)
+    assert trace.found(STREAM_ORDER) == {}
+
+
+# ---- sharing ---------------------------------------------------------------------------------------------------------
+
+
+def _shared(kit: Any, *entries: ev.CacheEntry, **config: Any) -> Any:
+    trace = kit.Builder(kit.FULL, **config).add().allocate(1)
+    if entries:
+        trace.put(ev.Cache(entries=entries))
+    return trace.add("B").touch(1, request="B").schedule(1, kit.entry(0, 4, [1]))
+
+
+def test_a_shared_block_is_written_without_a_hash_for_it(kit: Any) -> None:
+    for contract in Contract:
+        assert _shared(kit, records=("content",)).found(contract) == {"write_owned": {"shared[never released]": 1}}
+
+
+def test_a_shared_block_is_written_with_what_its_hash_stands_for(kit: Any) -> None:
+    assert _shared(kit, ev.CacheEntry(block=1)).found() == {}
+    assert _shared(kit, ev.CacheEntry(block=1, start=0, end=4)).found() == {}
+    assert "write_owned" in _shared(kit, ev.CacheEntry(block=1, start=0, end=3)).found()
+
+
+def test_sharing_is_not_judged_without_recorded_content(kit: Any) -> None:
+    result = _shared(kit).judge().result(Property.WRITE_OWNED)
+    assert result.verdict is Verdict.NOT_CHECKED
+    assert "no prefix-cache entries are recorded" in result.remarks[0]
+
+
+def test_a_released_block_that_others_hold_is_still_written(kit: Any) -> None:
+    trace = kit.Builder(kit.FULL, records=("content",)).add().allocate(1).schedule(1, kit.entry(0, 4, [1]))
+    trace.add("B").touch(1, request="B").put(ev.Preempt(request="A")).release({0: 1}, "preempt", freed=())
+    assert trace.found(SETTLED) == {"write_owned": {"shared[preempt]": 1}}
+
+
+def test_an_evicted_entry_no_longer_allows_anything(kit: Any) -> None:
+    trace = kit.Builder(kit.FULL).add().allocate(1).put(ev.Cache(entries=(ev.CacheEntry(block=1, hash="h"),)))
+    trace.put(ev.Evict(entries=(ev.CacheEntry(block=1, hash="h"),))).add("B").touch(1, request="B")
+    assert "write_owned" in trace.schedule(1, kit.entry(0, 4, [1])).found()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from settled.model import counters as count
-from settled.model.algebra import BoolTerm, Int, IntTerm, as_int, both, function, implies, int_variable, maximum, select
+from settled.model.algebra import BoolTerm, Int, IntTerm, as_int, function, implies, int_variable, maximum, select
 from settled.model.counters import Counters
 from settled.model.disciplines import Discipline
 from settled.model.tracked import HIT, REJECTED
@@ -71,7 +71,7 @@ def actions(state: Fifo, discipline: Discipline) -> list[FifoAction]:
         ),
         FifoAction(
             "process",
-            {"a step is in flight": head < tail, "rejections": both(REJECTED >= 0, REJECTED <= oldest)},
+            {"a step is in flight": head < tail},
             state._replace(
                 counters=count.process(state.counters, oldest, REJECTED, discipline),
                 head=head + 1,
@@ -82,7 +82,7 @@ def actions(state: Fifo, discipline: Discipline) -> list[FifoAction]:
         FifoAction("preempt, finish or abort", {}, ended),
         FifoAction(
             "start with a prefix-cache hit",
-            {"nothing computed": as_int(state.counters.computed) == 0},
+            {},
             state._replace(counters=count.resume(state.counters, HIT), expected=HIT),
         ),
     ]

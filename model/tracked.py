@@ -40,7 +40,6 @@ class Tracked(NamedTuple):
     """The state. `b` is the tracked block; the entry and the row are those of the block that holds the tracked token."""
 
     counters: Counters
-    finished: Bool
     step: Step
     entry: Entry  # of the request's table, in the present generation
     entry_is_b: Bool
@@ -99,7 +98,6 @@ def symbolic_state() -> Tracked:
     """A state whose every component is a variable, named as the component."""
     return Tracked(
         Counters(int_variable("computed"), int_variable("in_flight"), int_variable("stale")),
-        bool_variable("finished"),
         Step(
             bool_variable("step.unprocessed"),
             bool_variable("step.stale"),
@@ -122,7 +120,6 @@ def symbolic_state() -> Tracked:
 
 INITIAL = Tracked(
     Counters(0, 0, 0),
-    finished=False,
     step=Step(False, False, 0, 0, 0, 0),
     entry=lifetime.EMPTY,
     entry_is_b=False,
@@ -148,7 +145,7 @@ def actions(state: Tracked, system: System) -> list[Action]:
     return [
         *_schedules(state, system),
         *_processes(state, system),
-        *_ends_of_generation(state, system),
+        _end_of_generation(state, system),
         _resume(state, system),
         _connector_prune(state, system),
         *_others(state),
@@ -159,7 +156,7 @@ def _schedules(state: Tracked, system: System) -> list[Action]:
     step = state.step
     placed = _allocate(_prune(state, system, system.discipline.free_basis), system)
     placed = placed._replace(counters=count.schedule(state.counters, TOKENS))
-    guard = {"not finished": negate(state.finished), "tokens >= 1": TOKENS >= 1}
+    guard = {"tokens >= 1": TOKENS >= 1}
     tracked = placed._replace(
         step=lifetime.dispatch(state.counters, TOKENS, DRAFTS),
         row_held=placed.entry.held,
@@ -198,12 +195,10 @@ def _allocate(state: Tracked, system: System) -> Tracked:
 
 
 def _processes(state: Tracked, system: System) -> list[Action]:
-    """Outputs are read in schedule order: first the stale ones, then the live ones."""
+    """Outputs are read in schedule order: first the stale ones, then the live ones. What a stale one rejects does not matter."""
     step, counters = state.step, state.counters
-    some_stale, none_stale = as_int(counters.stale) > 0, as_int(counters.stale) == 0
-    at_least_one, ahead = TOKENS >= 1, as_int(step.ahead)
+    none_stale, ahead = as_int(counters.stale) == 0, as_int(step.ahead)
     rejections = both(REJECTED >= 0, REJECTED <= TOKENS)
-    own_rejections = both(REJECTED >= 0, REJECTED <= step.drafts)
 
     def another(stale_output: bool) -> Tracked:
         return state._replace(
@@ -212,25 +207,21 @@ def _processes(state: Tracked, system: System) -> list[Action]:
         )
 
     own = state._replace(counters=count.process(counters, step.tokens, REJECTED, system.discipline), step=step._replace(unprocessed=False))
-    is_before = implies(lifetime.is_dead(step), ahead >= TOKENS)
-    live_before = both(lifetime.is_live(step), ahead >= TOKENS)
     return [
         Action(
             "process a stale step",
             {
-                "tokens >= 1": at_least_one,
                 "tokens <= stale": as_int(counters.stale) >= TOKENS,
-                "before the step": is_before,
-                "rejections": rejections,
+                "some stale": as_int(counters.stale) > 0,
+                "before the step": implies(lifetime.is_dead(step), ahead >= TOKENS),
             },
             another(stale_output=True),
         ),
         Action(
             "process a live step before the step",
             {
-                "tokens >= 1": at_least_one,
                 "stale ones first": none_stale,
-                "before the step": live_before,
+                "before the step": both(lifetime.is_live(step), ahead >= TOKENS),
                 "rejections": rejections,
             },
             another(stale_output=False),
@@ -238,7 +229,6 @@ def _processes(state: Tracked, system: System) -> list[Action]:
         Action(
             "process a live step",
             {
-                "tokens >= 1": at_least_one,
                 "stale ones first": none_stale,
                 "not in flight": negate(step.unprocessed),
                 "tokens <= in flight": as_int(counters.in_flight) >= TOKENS,
@@ -251,21 +241,11 @@ def _processes(state: Tracked, system: System) -> list[Action]:
             {
                 "live": lifetime.is_live(step),
                 "stale ones first": none_stale,
-                "it is the oldest": ahead == 0,
-                "rejections": own_rejections,
+                "rejections": both(REJECTED >= 0, REJECTED <= step.drafts),
             },
             own,
         ),
-        Action(
-            "process the step, stale",
-            {
-                "stale": lifetime.is_dead(step),
-                "some stale": some_stale,
-                "it is the oldest": ahead == 0,
-                "rejections": own_rejections,
-            },
-            _leave_fence(own),
-        ),
+        Action("process the step, stale", {"stale": lifetime.is_dead(step)}, _leave_fence(own)),
     ]
 
 
@@ -275,8 +255,8 @@ def _leave_fence(state: Tracked) -> Tracked:
     return state._replace(fenced=False, others=as_int(state.others) + select(handed_over, 1, 0))
 
 
-def _ends_of_generation(state: Tracked, system: System) -> list[Action]:
-    """Preemption, and the end of the request: the whole table goes, behind the fence if there is one."""
+def _end_of_generation(state: Tracked, system: System) -> Action:
+    """Preemption, and the end of the request, after which it is just never scheduled again: the whole table goes, behind the fence."""
     ended = state._replace(
         counters=count.preempt(state.counters, system.discipline),
         step=lifetime.after_generation(state.step, state.counters),
@@ -289,11 +269,7 @@ def _ends_of_generation(state: Tracked, system: System) -> list[Action]:
         ended = ended._replace(fenced=either(state.fenced, kept), others=as_int(state.others) + select(moved_on, 1, 0))
     else:
         ended = ended._replace(block=lifetime.give_up(state.block, state.entry_is_b))
-    guard = {"not finished": negate(state.finished)}
-    return [
-        Action("preempt", guard, ended),
-        Action("finish or abort", guard, ended._replace(finished=True)),
-    ]
+    return Action("preempt, finish or abort", {}, ended)
 
 
 def _resume(state: Tracked, system: System) -> Action:
@@ -305,9 +281,7 @@ def _resume(state: Tracked, system: System) -> Action:
     return Action(
         "start with a prefix-cache hit",
         {
-            "not finished": negate(state.finished),
             "nothing computed": as_int(counters.computed) == 0,
-            "all in flight is stale": as_int(counters.in_flight) == counters.stale,
             "empty table": negate(either(state.entry.held, state.entry.pruned)),
             "hit of whole blocks": both(HIT >= 0, either(HIT <= system.first, HIT > system.last)),
         },
@@ -319,7 +293,7 @@ def _connector_prune(state: Tracked, system: System) -> Action:
     """The prune before a finished request's table is shown to a connector."""
     return Action(
         "prune before a connector's finish",
-        {"not finished": negate(state.finished)},
+        {},
         _prune(state, system, system.discipline.finish_basis),
     )
 
@@ -382,7 +356,7 @@ def write_owned(state: Tracked, system: System, contract: Contract) -> BoolTerm:
 def rollback_resident(state: Tracked, system: System) -> BoolTerm:
     """What the next step, which starts at the computed count, reads is resident."""
     computed = as_int(state.counters.computed)
-    read = both(negate(state.finished), system.token < computed, system.kind.reads(computed, system.token))
+    read = both(system.token < computed, system.kind.reads(computed, system.token))
     return implies(read, state.entry.held)
 
 

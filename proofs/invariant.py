@@ -32,14 +32,13 @@ def _counts(state: Tracked) -> dict[str, BoolTerm]:
             lifetime.is_live(step), both(shape, as_int(step.start) == settled + ahead, ahead + tokens <= in_flight - stale)
         ),
         "stale step": implies(lifetime.is_dead(step), both(shape, ahead + tokens <= stale)),
-        "no live step after the end": implies(state.finished, negate(lifetime.is_live(step))),
     }
 
 
 def _table(state: Tracked, system: System) -> dict[str, BoolTerm]:
     """What the table holds: a pruned token is settled and not needed, anything else is there."""
     computed = as_int(state.counters.computed)
-    kept = both(negate(state.finished), system.token < computed, negate(state.entry.pruned))
+    kept = both(system.token < computed, negate(state.entry.pruned))
     return {
         "pruned": implies(state.entry.pruned, system.kind.may_free(system.token, count.settled(state.counters))),
         "resident": implies(kept, state.entry.held),

@@ -16,13 +16,25 @@ from settled.proofs.theorem import Killer, Part, Theorem
 
 ANY_MASK = AnyShrinking(int_variable("token"))
 TABLE = (*COUNTS, "pruned", "resident")
+IN_USE = (
+    *COUNTS,
+    "pruned",
+    "pruned is null",
+    "row",
+    "row is the table's",
+    "fence",
+    "fence ends with the step",
+    "entry of b is held",
+    "single owner",
+    "given away after use",
+)
 
 _ANY, _ANY_VLLM = "any shrinking mask", "any shrinking mask, max(0, C - F)"
 _WINDOW, _FULL = "sliding window", "full attention"
 
 
 def _residency(kind: Kind, discipline: Discipline) -> list[Obligation]:
-    return induction(kind, discipline, assumptions=_assumptions(kind), properties=_in_use)
+    return induction(kind, discipline, assumptions=_assumptions(kind), only=IN_USE, properties=_in_use)
 
 
 def _in_use(state: Tracked, system: System) -> Named:
@@ -68,7 +80,7 @@ READ_RESIDENT = Theorem(
     ),
     killers=(
         Killer(OPTIMISTIC, _ANY, "schedule another step", "pruned"),
-        Killer(NO_FENCE, _ANY, "preempt", "fence"),
+        Killer(NO_FENCE, _ANY, "preempt, finish or abort", "fence"),
         Killer(RAW_FINISH, _ANY, "prune before a connector's finish", "pruned"),
         Killer(CEIL, _WINDOW, "schedule another step", "pruned"),
         Killer(

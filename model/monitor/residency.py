@@ -137,7 +137,6 @@ class Residency:
                 self._watches[block] = kept
             else:
                 self._watches.pop(block, None)
-        entry.watched.clear()
 
     def _may_use(self, entry: Entry, mask: Mask, index: int) -> bool:
         rejectable = entry.rejectable()

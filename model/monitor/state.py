@@ -66,7 +66,6 @@ class Table:
         if self.held == 0:
             self.blocks.clear()
             self.lowest = 0
-            self.sound_from = len(self.row)
 
     def block_at(self, index: int) -> int:
         """The block at an index; null past the end."""
@@ -156,7 +155,7 @@ class Entry:
         for earlier in self.request.unprocessed:
             if earlier is self:
                 break
-            if earlier.generation == self.generation and not earlier.stale:
+            if earlier.generation == self.generation:
                 drafts += earlier.drafts
         return drafts
 

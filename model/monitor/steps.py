@@ -112,7 +112,7 @@ def process(live: Live, line: int, event: Process) -> None:
 
 def _take_back(live: Live, line: int, entry: Entry, rejected: int) -> None:
     for later in entry.request.unprocessed:
-        if later.generation == entry.generation and not later.stale:
+        if later.generation == entry.generation:
             later.start = masks.start_after_rejection(later.start, rejected)[0]
     live.residency.rolled_back(entry.request, line, rejected)
 

@@ -82,7 +82,6 @@ class Projection:
             "computed": self.computed,
             "in_flight": sum(entry.tokens for entry in self.queue),
             "stale": sum(entry.tokens for entry in self.queue if entry.stale),
-            "finished": self.finished,
             "step.unprocessed": step is not None,
             "step.stale": step.stale if step else self.step_was_stale,
             "step.start": step.start if step else self.last_step["start"],
@@ -245,7 +244,7 @@ class Projection:
             expected = (after["computed"], after["in_flight"], after["stale"])
             assert output.counters == expected, f"line {self.line}: recorded {output.counters}, projected {expected}"
 
-    def end_generation(self, action: str, *, finished: bool) -> None:
+    def end_generation(self, *, finished: bool) -> None:
         before = self.state()
         if before["step.unprocessed"] and not before["step.stale"]:
             self.kept = self.row[0] and before["entry.held"]
@@ -254,7 +253,7 @@ class Projection:
         for entry in self.queue:
             entry.stale = True
         self.finished = finished
-        self._act(action, {}, before)
+        self._act("preempt, finish or abort", {}, before)
 
     # ---- everybody else --------------------------------------------------------------------------------------------
 
@@ -373,7 +372,7 @@ def _scheduled(lines: Sequence[tuple[int, ev.Event]], position: int, request: st
 def _end(projection: Projection, lines: Sequence[tuple[int, ev.Event]], position: int, event: ev.Preempt | ev.Finish) -> int:
     """The end of a generation; a finish comes after the prune that a connector asks for, which the trace shows after it."""
     if isinstance(event, ev.Preempt):
-        projection.end_generation("preempt", finished=False)
+        projection.end_generation(finished=False)
         return position
     pruned: set[int] = set()
     while position + 1 < len(lines):
@@ -385,7 +384,5 @@ def _end(projection: Projection, lines: Sequence[tuple[int, ev.Event]], position
         projection.release(release)
         position += 1
     projection._prune(pruned)
-    projection.end_generation("finish or abort", finished=True)
+    projection.end_generation(finished=True)
     return position
-
-

@@ -125,6 +125,17 @@ def test_a_start_above_the_count_without_one_implies_a_hit(kit: Any) -> None:
     assert _counts(kit.Builder(kit.FULL).add().touch(1).allocate(2, first=1).schedule(1, kit.entry(4, 1, [1, 2]))) == {}
 
 
+def test_a_start_below_the_count_with_nothing_in_flight(kit: Any) -> None:
+    trace = kit.Builder(kit.FULL).add().allocate(1).schedule(1, kit.entry(0, 4, [1])).process(1, kit.output())
+    assert _counts(trace.schedule(2, kit.entry(3, 1))) == {"start": 1}
+
+
+def test_a_hit_is_implied_while_only_stale_steps_are_in_flight(kit: Any) -> None:
+    trace = kit.Builder(kit.FULL).add().allocate(1).schedule(1, kit.entry(0, 4, [1])).put(ev.Preempt(request="A"))
+    trace.release({0: 1}, "preempt").touch(1).allocate(2, first=1)
+    assert _counts(trace.schedule(2, kit.entry(4, 1, [1, 2], resumed=True))) == {}
+
+
 def test_a_fault_is_told_once(kit: Any) -> None:
     trace = kit.Builder(kit.FULL).add().allocate(1, 2).schedule(1, kit.entry(0, 4, [1, 2])).schedule(2, kit.entry(3, 1))
     assert _counts(trace.schedule(3, kit.entry(4, 1))) == {"start": 1}
@@ -160,6 +171,11 @@ def test_stale_rejections_show_in_the_next_start(kit: Any) -> None:
 def test_in_flight_at_an_idle_end(kit: Any) -> None:
     trace = kit.Builder().add().allocate(1).schedule(1, kit.entry(0, 4, [1])).end(idle=True)
     assert _counts(trace) == {"in_flight_at_end": 1}
+
+
+def test_in_flight_at_an_idle_end_of_a_finished_request(kit: Any) -> None:
+    trace = kit.Builder().add().allocate(1).schedule(1, kit.entry(0, 4, [1])).finish().release({0: 1}, "finish")
+    assert _counts(trace.end(idle=True)) == {"in_flight_at_end": 1}
 
 
 def test_without_recorded_counters_the_report_says_how_it_judged(kit: Any) -> None:

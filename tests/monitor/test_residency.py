@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from settled.model import events as ev
-from settled.model.monitor import Verdict
+from settled.model.monitor import Monitor, Verdict
 from settled.model.properties import Contract, Property
 from settled.model.specs import SlidingWindowSpec
 
@@ -196,6 +196,21 @@ def test_a_failed_load_lowers_the_count_below_nulled_blocks(kit: Any) -> None:
     assert trace.found(STREAM_ORDER)["rollback_resident"] == {"released_before_rollback[never released]": 1}
 
 
+def test_a_count_lowered_before_the_first_step(kit: Any) -> None:
+    trace = kit.Builder().add(prompt_tokens=16).touch(4, first=3)
+    trace.put(ev.Computed(request="A", computed=15, cause="hit", stale=False))
+    trace.put(ev.Computed(request="A", computed=14, cause="last_token", stale=False)).end()
+    assert trace.found(STREAM_ORDER)["rollback_resident"] == {"released_before_rollback[never released]": 1}
+
+
+def test_a_rollback_is_told_at_the_next_output(kit: Any) -> None:
+    trace = _rolled_back(kit)
+    trace.events[6:6] = kit.Builder().schedule(9).events[1:]
+    monitor = Monitor(trace.config, STREAM_ORDER)
+    told = [monitor.feed(line, event) for line, event in enumerate(trace.process(9).events, start=1)]
+    assert [len(violations) for violations in told[-2:]] == [0, 1]
+
+
 def test_a_rollback_that_all_blocks_survive(kit: Any) -> None:
     trace = kit.Builder().add().allocate(1, 2, 3).schedule(1, kit.entry(0, 7, [1, 2, 3])).process(1, kit.output())
     trace.schedule(2, kit.entry(7, 4, drafts=3)).release({0: 1}).process(2, kit.output(rejected=3)).schedule(3, kit.entry(8, 1))
@@ -251,6 +266,36 @@ def test_rejections_of_an_earlier_generation_move_nothing(kit: Any) -> None:
     assert trace.found(STREAM_ORDER) == {}
 
 
+def test_stale_drafts_leave_nothing_open(kit: Any) -> None:
+    """The step of the new generation has a known start, though a stale step with drafts is still in flight."""
+    trace = kit.Builder(kit.FULL).add().allocate(1).schedule(1, kit.entry(0, 4, [1], drafts=3))
+    trace.put(ev.Preempt(request="A")).release({0: 1}, "preempt").allocate(2)
+    trace.schedule(2, kit.entry(0, 1, [2], resumed=True)).release({0: 2}, "preempt").add("B").allocate(2, request="B")
+    assert [violation.step for violation in trace.judge(SETTLED).result(Property.WRITE_OWNED).violations] == [2]
+
+
+def test_a_lowered_count_ends_the_generation_of_steps_that_stay_live(kit: Any) -> None:
+    """Step 1 runs at 5 with 3 drafts; the count is set from 9 to 8; its rejections then move nothing of step 2, at 8."""
+    trace = kit.Builder(kit.FULL).add().allocate(1, 2, 3).schedule(1, kit.entry(0, 5, [1, 2, 3])).process(1, kit.output())
+    trace.schedule(2, kit.entry(5, 4, drafts=3)).put(ev.Computed(request="A", computed=8, cause="session", stale=False))
+    trace.schedule(3, kit.entry(8, 1)).process(2, kit.output(rejected=3)).release({2: 3}, "preempt")
+    assert trace.add("B").allocate(3, request="B").found(SETTLED)["write_owned"] == {"reallocated[preempt]": 1}
+
+
+def test_a_stale_rejection_is_no_rollback(kit: Any) -> None:
+    trace = kit.Builder().add().allocate(1).schedule(1, kit.entry(0, 4, [1], drafts=3)).put(ev.Preempt(request="A"))
+    trace.release({0: 1}, "preempt").allocate(4, first=3).schedule(2, kit.entry(12, 1, [0, 0, 0, 4], resumed=True))
+    trace.process(1, kit.output(rejected=3)).end()
+    assert trace.found(STREAM_ORDER) == {"read_resident": {"released_before_schedule[never released]": 1}}
+
+
+def test_a_step_sees_its_row_as_it_stood(kit: Any) -> None:
+    """Step 2 appends block 2; step 1, with lookahead slots there, was scheduled before and cannot write it."""
+    trace = kit.Builder(num_lookahead_tokens=4).add().allocate(1).schedule(1, kit.entry(0, 4, [1]))
+    trace.allocate(2, first=1).schedule(2, kit.entry(4, 1, [2])).release({1: 2}).add("B").allocate(2, request="B")
+    assert [violation.step for violation in trace.judge(SETTLED).result(Property.WRITE_OWNED).violations] == [2]
+
+
 # ---- sharing ---------------------------------------------------------------------------------------------------------
 
 
@@ -288,3 +333,9 @@ def test_an_evicted_entry_no_longer_allows_anything(kit: Any) -> None:
     trace = kit.Builder(kit.FULL).add().allocate(1).put(ev.Cache(entries=(ev.CacheEntry(block=1, hash="h"),)))
     trace.put(ev.Evict(entries=(ev.CacheEntry(block=1, hash="h"),))).add("B").touch(1, request="B")
     assert "write_owned" in trace.schedule(1, kit.entry(0, 4, [1])).found()
+
+
+def test_a_new_owner_ends_what_the_hash_stood_for(kit: Any) -> None:
+    trace = kit.Builder(kit.FULL).add().allocate(1).put(ev.Cache(entries=(ev.CacheEntry(block=1),))).release({0: 1}, "finish")
+    trace.add("B").allocate(1, request="B").add("C").touch(1, request="C").schedule(1, kit.entry(0, 4, [1], request="B"))
+    assert trace.found() == {"write_owned": {"shared[never released]": 1}}

@@ -65,10 +65,17 @@ def test_event_is_not_decided_without_recorded_order(kit: Any) -> None:
     assert trace.found(STREAM_ORDER) == LOST_BY_LOAD
 
 
-def test_a_load_over_what_the_step_writes(kit: Any) -> None:
-    trace = kit.Builder().add().allocate(1, 2, 3).schedule(1, kit.entry(0, 8, [1, 2, 3])).process(1, kit.output())
-    trace.schedule(2, kit.entry(8, 1)).release({2: 3}, "preempt").add("B").allocate(3, request="B").load(7, 3)
-    assert trace.found(STREAM_ORDER)["write_owned"] == {"loaded_over[preempt]": 1}
+@pytest.mark.parametrize("contract", Contract)
+def test_a_load_over_what_the_step_writes(kit: Any, contract: Contract) -> None:
+    trace = kit.Builder(records=("order",)).add().allocate(1, 2, 3).schedule(1, kit.entry(0, 8, [1, 2, 3]))
+    trace.process(1, kit.output()).schedule(2, kit.entry(8, 1)).release({2: 3}, "preempt")
+    trace.add("B").allocate(3, request="B").load(7, 3)
+    assert trace.found(contract)["write_owned"]["loaded_over[preempt]"] == 1
+
+
+def test_an_allocation_that_waits_covers_itself_only(kit: Any) -> None:
+    trace = _freed_in_flight(kit, allocated_after=(ev.After(step=2),)).release({0: 2}, "abort", request="B")
+    assert trace.allocate(2, first=1, request="B").load(7, 2).found(EVENT) == LOST_BY_LOAD
 
 
 def test_a_load_over_a_block_that_the_request_still_holds(kit: Any) -> None:

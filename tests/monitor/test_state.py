@@ -1,0 +1,68 @@
+"""The monitor's tables and books stay cheap: what is known to be sound is not looked at again."""
+
+from __future__ import annotations
+
+from settled.model.events import NULL_BLOCK
+from settled.model.monitor.findings import Findings
+from settled.model.monitor.ledger import Ledger
+from settled.model.monitor.state import Request, Table
+from settled.model.properties import Contract, Property
+
+
+def _table(*blocks: int) -> Table:
+    table = Table()
+    for index, block in enumerate(blocks):
+        if block != NULL_BLOCK:
+            table.put(index, block)
+    return table
+
+
+def test_a_table_that_its_row_repeats_is_sound() -> None:
+    table = _table(1, 2, 3)
+    table.replace_row((1, 2))
+    table.extend_row((3,))
+    assert (table.sound_from, table.held, table.lowest_held()) == (0, 3, 0)
+
+
+def test_what_is_released_is_not_sound_and_not_held() -> None:
+    table = _table(1, 2, 3)
+    table.replace_row((1, 2, 3))
+    table.take(0, None)
+    table.take(1, None)
+    assert (table.sound_from, table.held, table.lowest_held()) == (2, 1, 2)
+
+
+def test_a_row_that_differs_is_not_sound() -> None:
+    table = _table(1, 2, 3, 4)
+    table.replace_row((1, 9))
+    assert table.sound_from == 2
+    table.extend_row((3, 8))
+    assert table.sound_from == 4
+
+
+def test_a_replaced_row_is_sound_again() -> None:
+    table = _table(1, 2)
+    table.replace_row((1, 9))
+    table.replace_row((1, 2))
+    assert table.sound_from == 0
+
+
+def test_a_table_starts_over_once_it_holds_nothing() -> None:
+    table = _table(1, 2)
+    table.take(0, None)
+    table.take(1, None)
+    assert (table.blocks, table.lowest_held()) == ([], None)
+    table.put(2, 7)
+    assert (table.blocks, table.held, table.lowest_held()) == ([0, 0, 7], 1, 2)
+
+
+def test_the_ledger_knows_whether_anything_is_shared() -> None:
+    ledger = Ledger(4, Findings(Contract.SETTLED, Property))
+    request = Request("A", [Table()])
+    ledger.allocate(request, 0, 0, 1, 1)
+    assert ledger.shared_blocks == 0
+    ledger.touch(request, 0, 0, 1, 2)
+    assert ledger.shared_blocks == 1
+    assert not ledger.give_up(1)
+    assert ledger.shared_blocks == 0
+    assert ledger.give_up(1)

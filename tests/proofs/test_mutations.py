@@ -1,0 +1,98 @@
+"""The mutation table: every conjunct of every invariant and every guard of every action is needed by some theorem.
+
+A mutant takes one formula away from the obligations: a conjunct from what is assumed and what is to be shown, a guard from what is
+assumed. If everything were still proved, the formula would be decoration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from settled.model import fifo, tracked
+from settled.model.disciplines import RIGHT
+from settled.model.search.induction import Obligation, decide
+from settled.model.search.solver import Z3
+from settled.proofs.catalogue import THEOREMS
+from settled.proofs.counters import COUNTS
+from settled.proofs.residency import ANY_MASK, IN_USE, TABLE
+
+SOLVER = Z3()
+Mutate = Callable[[Obligation], Obligation | None]
+
+# The invariant of each theorem that is proved by induction, as conjuncts of its first part.
+INVARIANTS = {
+    "T1": ("in flight is the sum", "stale is the sum", "computed is what events say", "queue order"),
+    "T2": COUNTS,
+    "T3": IN_USE,
+    "T4": TABLE,
+}
+
+
+def mutants_survive(theorem: str, mutate: Mutate) -> bool:
+    """Whether every claim of the theorem's first part is proved although it was mutated."""
+    part = THEOREMS[theorem].parts[0]
+    claims = [obligation for obligation in part.build(part.discipline) if not obligation.is_cover]
+    mutated = [mutant for claim in claims if (mutant := mutate(claim)) is not None]
+    assert mutated != claims, "the mutation changes nothing"
+    return all(decide(mutant, SOLVER).holds for mutant in mutated)
+
+
+def without_conjunct(name: str) -> Mutate:
+    def mutate(claim: Obligation) -> Obligation | None:
+        assert claim.conclusions is not None
+        conclusions = {key: term for key, term in claim.conclusions.items() if key != name}
+        hypotheses = {key: term for key, term in claim.hypotheses.items() if key != name}
+        return replace(claim, hypotheses=hypotheses, conclusions=conclusions) if conclusions else None
+
+    return mutate
+
+
+def without_guard(action: str, name: str) -> Mutate:
+    def mutate(claim: Obligation) -> Obligation:
+        if not claim.name.endswith(action):
+            return claim
+        return replace(claim, hypotheses={key: term for key, term in claim.hypotheses.items() if key != f"guard: {name}"})
+
+    return mutate
+
+
+@pytest.mark.parametrize(("theorem", "conjunct"), [(key, name) for key, names in INVARIANTS.items() for name in names])
+def test_every_conjunct_is_needed(theorem: str, conjunct: str) -> None:
+    assert not mutants_survive(theorem, without_conjunct(conjunct))
+
+
+@pytest.mark.parametrize("theorem", INVARIANTS)
+def test_the_invariants_are_complete_here(theorem: str) -> None:
+    """The table above lists what the theorem's induction step really shows."""
+    part = THEOREMS[theorem].parts[0]
+    initial = next(obligation for obligation in part.build(part.discipline) if obligation.name == "initial state")
+    assert tuple(initial.conclusions or ()) == tuple(sorted(INVARIANTS[theorem], key=list(initial.conclusions or ()).index))
+    assert set(initial.conclusions or ()) == set(INVARIANTS[theorem])
+
+
+def guards() -> Iterator[tuple[str, str, str]]:
+    for fifo_action in fifo.actions(fifo.symbolic_fifo(), RIGHT):
+        yield from (("fifo", fifo_action.name, name) for name in fifo_action.guard)
+    for action in tracked.actions(tracked.symbolic_state(), tracked.System(ANY_MASK, RIGHT)):
+        yield from (("tracked", action.name, name) for name in action.guard)
+
+
+@pytest.mark.parametrize(("system", "action", "guard"), list(guards()))
+def test_every_guard_is_needed(system: str, action: str, guard: str) -> None:
+    """Without it some theorem about the system fails: what a guard rules out would really break something."""
+    theorems = ("T1",) if system == "fifo" else ("T2", "T3", "T4")
+    assert not all(mutants_survive(theorem, without_guard(action, guard)) for theorem in theorems)
+
+
+@pytest.mark.parametrize("assumption", ["0 <= first <= token <= last", "lookahead >= 0"])
+def test_every_assumption_about_the_constants_is_needed(assumption: str) -> None:
+    assert not all(mutants_survive(theorem, without_conjunct(assumption)) for theorem in ("T3", "T4"))
+
+
+def test_the_shrinking_of_needed_sets_is_needed() -> None:
+    assert not mutants_survive("T3", without_conjunct("needed-sets shrink"))
+    assert not mutants_survive("T4", without_conjunct("needed-sets shrink"))
+    assert not mutants_survive("T1", without_conjunct("every step has a token"))

@@ -1,0 +1,119 @@
+"""The theorems are proved, their covers reached, their killers kill; and the runner does not take less for an answer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from settled.model.algebra import BoolTerm, as_bool, int_variable
+from settled.model.disciplines import DISCIPLINES, OPTIMISTIC, RIGHT
+from settled.model.search.induction import Obligation, decide
+from settled.model.search.solver import Z3, Answer, Cvc5, Solver, Status
+from settled.proofs import found
+from settled.proofs.catalogue import THEOREMS
+from settled.proofs.report.proving import exit_code
+from settled.proofs.runner import Exit, FoundRow, KillerRow, Row, decide_all, find_and_verify, prove
+
+
+@pytest.mark.parametrize("key", THEOREMS)
+def test_theorem_is_proved_by_both_solvers(key: str) -> None:
+    rows = list(prove(THEOREMS[key], [Z3(), Cvc5()]))
+    wrong = [row for row in rows if row.exit is not Exit.HOLDS]
+    assert not wrong
+    assert any(isinstance(row, KillerRow) for row in rows), "a theorem without a killer is not tested"
+    assert all(set(row.verdicts) == {"z3", "cvc5"} for row in rows if isinstance(row, Row) and row.verdicts)
+
+
+@pytest.mark.parametrize("key", ["T1", "T2", "T3", "T4", "T6"])
+def test_every_action_has_a_cover(key: str) -> None:
+    for part in THEOREMS[key].parts:
+        obligations = part.build(part.discipline)
+        actions = {obligation.name.removeprefix("cover: ") for obligation in obligations if obligation.is_cover}
+        claims = {obligation.name for obligation in obligations if not obligation.is_cover}
+        assert actions <= claims
+        if "initial state" in claims:
+            assert "process a live step" in actions or "process" in actions
+
+
+@pytest.mark.parametrize("key", THEOREMS)
+def test_no_killer_is_a_right_discipline_of_its_theorem(key: str) -> None:
+    theorem = THEOREMS[key]
+    proved_for = {part.discipline.name for part in theorem.parts}
+    assert not proved_for & {killer.discipline.name for killer in theorem.killers}
+    assert all(DISCIPLINES[killer.discipline.name] is killer.discipline for killer in theorem.killers)
+
+
+class Unsure:
+    """A solver that never knows."""
+
+    name = "unsure"
+
+    def check(self, formulas: dict[str, BoolTerm]) -> Answer:
+        return Answer(Status.UNKNOWN, 0.0, reason="tired")
+
+
+def rows_of(obligations: list[Obligation], *solvers: Solver) -> list[Row]:
+    return list(decide_all("T0", "part", obligations, solvers))  # type: ignore[arg-type]
+
+
+X = int_variable("x")
+TRUE = Obligation("x <= x + 1", {}, {"x <= x + 1": X <= X + 1})
+FALSE = Obligation("x <= 0", {}, {"x <= 0": X <= 0})
+UNREACHABLE = Obligation("cover: nothing", {"x < 0": X < 0, "x > 0": X > 0})
+
+
+@pytest.mark.parametrize(
+    ("obligation", "expected"), [(TRUE, Exit.HOLDS), (FALSE, Exit.VIOLATED), (UNREACHABLE, Exit.UNKNOWN)], ids=lambda value: str(value)[:20]
+)
+def test_exit_code_of_a_row(obligation: Obligation, expected: Exit) -> None:
+    assert exit_code(rows_of([obligation], Z3())) is expected
+
+
+def test_unknown_is_never_proved() -> None:
+    assert exit_code(rows_of([TRUE], Unsure())) is Exit.UNKNOWN  # type: ignore[arg-type]
+
+
+def test_solvers_that_disagree_prove_nothing() -> None:
+    class Contrary:
+        name = "contrary"
+
+        def check(self, formulas: dict[str, BoolTerm]) -> Answer:
+            return Answer(Status.SAT, 0.0)
+
+    assert exit_code(rows_of([TRUE], Z3(), Contrary())) is Exit.UNKNOWN  # type: ignore[arg-type]
+
+
+def test_a_killer_that_does_not_kill_is_noticed() -> None:
+    theorem = THEOREMS["T3"]
+    harmless = replace(theorem.killers[0], discipline=RIGHT)
+    rows = list(prove(replace(theorem, parts=theorem.parts[:1], killers=(harmless,)), [Z3()]))
+    assert exit_code(rows) is Exit.UNKNOWN
+
+
+def test_a_killer_must_lose_the_conjunct_it_names() -> None:
+    theorem = THEOREMS["T3"]
+    misnamed = replace(theorem.killers[0], conjunct="fence")
+    rows = list(prove(replace(theorem, parts=theorem.parts[:1], killers=(misnamed,)), [Z3()]))
+    assert exit_code(rows) is Exit.UNKNOWN
+
+
+def test_spacer_finds_an_invariant_that_plain_queries_verify() -> None:
+    rows = list(find_and_verify([Z3(), Cvc5()]))
+    assert exit_code(rows) is Exit.HOLDS
+    first = rows[0]
+    assert isinstance(first, FoundRow)
+    assert len(first.conjuncts) >= 3
+
+
+def test_what_spacer_found_is_not_verified_for_the_optimistic_basis() -> None:
+    """Plain queries would notice an answer that is not an invariant."""
+    answer = found.ask_spacer(found.core(RIGHT))
+    verdicts = [decide(obligation, Z3()) for obligation in found.verify(found.core(OPTIMISTIC), answer.conjuncts)]
+    assert {verdict.word for verdict in verdicts} == {"proved", "refuted"}
+
+
+def test_a_weaker_invariant_than_spacers_is_not_verified() -> None:
+    system = found.core(RIGHT)
+    verdicts = [decide(obligation, Z3()) for obligation in found.verify(system, (as_bool(True),))]
+    assert "refuted" in {verdict.word for verdict in verdicts}

@@ -14,6 +14,9 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, NoReturn, TypeVar, cast, overload
 
+# Solvers name an assertion so, to tell which ones a proof used; no variable may be called like one.
+HYPOTHESIS = "h: "
+
 # A node is identified by its operation and the identities of its arguments.
 _Key = tuple[Any, ...]
 _nodes: dict[_Key, Term] = {}
@@ -122,13 +125,19 @@ def _node(cls: type[AnyTerm], op: str, *args: Any) -> AnyTerm:
 
 
 def int_variable(name: str) -> IntTerm:
-    """A symbolic integer."""
-    return _node(IntTerm, "variable", name)
+    """A symbolic integer. Raises ValueError for a name that solvers could not tell from their own."""
+    return _node(IntTerm, "variable", _checked(name))
 
 
 def bool_variable(name: str) -> BoolTerm:
-    """A symbolic truth value."""
-    return _node(BoolTerm, "variable", name)
+    """A symbolic truth value. Raises ValueError as `int_variable`."""
+    return _node(BoolTerm, "variable", _checked(name))
+
+
+def _checked(name: str) -> str:
+    if not name or name.startswith(("$", HYPOTHESIS)) or "|" in name or "\\" in name:
+        raise ValueError(f"a name must not be empty, start with $ or {HYPOTHESIS!r}, nor contain | or \\: {name!r}")
+    return name
 
 
 def as_int(value: Int) -> IntTerm:
@@ -136,7 +145,7 @@ def as_int(value: Int) -> IntTerm:
     if isinstance(value, IntTerm):
         return value
     if isinstance(value, int) and not isinstance(value, bool):
-        return _node(IntTerm, "constant", value)
+        return _node(IntTerm, "constant", int(value))  # an IntEnum member is its number
     raise TypeError(f"expected an integer, found {value!r}")
 
 
@@ -305,7 +314,7 @@ def substitute(root: AnyTerm, values: Mapping[str, Term]) -> AnyTerm:
     for term in subterms(root):
         args = [new[arg.index] if isinstance(arg, Term) else arg for arg in term.args]
         if term.op == "variable":
-            new[term.index] = values.get(term.args[0], term)
+            new[term.index] = _same_sort(term, values.get(term.args[0], term))
         elif term.op == "constant":
             new[term.index] = term
         elif term.op == "apply":
@@ -313,6 +322,12 @@ def substitute(root: AnyTerm, values: Mapping[str, Term]) -> AnyTerm:
         else:
             new[term.index] = _REBUILD[term.op](*args)
     return cast("AnyTerm", new[root.index])
+
+
+def _same_sort(term: Term, replacement: Term) -> Term:
+    if type(term) is not type(replacement):
+        raise TypeError(f"{term!r} cannot be replaced by {replacement!r}: one is an integer, the other a truth value")
+    return replacement
 
 
 _REBUILD: dict[str, Callable[..., Term]] = {

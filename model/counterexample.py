@@ -20,6 +20,7 @@ from settled.model.events import (
     Allocate,
     Computed,
     Config,
+    End,
     Event,
     Finish,
     Preempt,
@@ -91,6 +92,7 @@ class _Narrator:
                     if self.shortest.connector:
                         yield from self._prune(self.discipline.finish_basis, "connector_finish")
                     yield from self._give_up_table("abort")
+        yield End(idle=False)
 
     def _config(self) -> Config:
         schedules = [choice for choice in self.shortest.choices if choice.move == Move.SCHEDULE]
@@ -200,14 +202,13 @@ class _Narrator:
 
     def _process(self, choice: Choice) -> Iterator[Event]:
         step = self.queue.popleft()
-        before = _number(self.counters.computed)
-        self.counters = _numbers(count.process(self.counters, step.tokens, choice.rejected, self.discipline))
-        rolled_back = before - _number(self.counters.computed)
+        rejected = _number(choice.rejected)
+        self.counters = _numbers(count.process(self.counters, step.tokens, rejected, self.discipline))
         samples = step.start + step.tokens >= self.shortest.prompt
         output = ProcessedRequest(
             request=REQUEST,
-            sampled=1 + step.drafts - rolled_back if samples else 0,
-            rejected=rolled_back,
+            sampled=1 + step.drafts - rejected if samples else 0,
+            rejected=rejected,
             counters=self._counters(),
         )
         yield Process(step=step.number, requests=(output,))

@@ -64,6 +64,7 @@ class Slot(NamedTuple):
     """One place in the queue of unprocessed steps."""
 
     step: Step
+    generation: Int
     row_held: Bool  # its row has a block for the tracked token
     lost: Bool  # that block was released since
 
@@ -78,6 +79,7 @@ class Explicit(NamedTuple):
     expected: Int
     cached: Int
     finished: Bool
+    generation: Int
     entry: Entry
     queue: tuple[Slot, ...]
     judged: Bool  # the last event was a schedule or a process, which show the counters
@@ -103,12 +105,12 @@ class Setting:
         }
 
 
-_NO_SLOT = Slot(Step(False, False, 0, 0, 0, 0), False, False)
+_NO_SLOT = Slot(Step(False, False, 0, 0, 0, 0), 0, False, False)
 
 
 def initial(slots: int) -> Explicit:
     """A request that was just added, and a queue with room for `slots` steps."""
-    return Explicit(Counters(0, 0, 0), 0, 0, False, lifetime.EMPTY, (_NO_SLOT,) * slots, False, False)
+    return Explicit(Counters(0, 0, 0), 0, 0, False, 0, lifetime.EMPTY, (_NO_SLOT,) * slots, False, False)
 
 
 def guard(state: Explicit, choice: Choice, setting: Setting) -> BoolTerm:
@@ -177,7 +179,7 @@ def _schedule(state: Explicit, choice: Choice, setting: Setting) -> Explicit:
     entry = choose(hit > 0, found, pruned.entry)
     end = as_int(begun.counters.computed) + choice.tokens
     entry = lifetime.allocate(entry, setting.first, end)
-    slot = Slot(lifetime.dispatch(begun.counters, choice.tokens, choice.drafts), entry.held, False)
+    slot = Slot(lifetime.dispatch(begun.counters, choice.tokens, choice.drafts), begun.generation, entry.held, False)
     return pruned._replace(
         counters=count.schedule(begun.counters, choice.tokens),
         expected=as_int(begun.expected) + choice.tokens,
@@ -210,7 +212,7 @@ def _process(state: Explicit, choice: Choice, setting: Setting) -> Explicit:
     head, *rest = state.queue
     step, rejected = head.step, as_int(choice.rejected)
     live = lifetime.is_live(step)
-    moved = [slot._replace(step=lifetime.after_earlier_output(slot.step, step.tokens, rejected, stale_output=step.stale)) for slot in rest]
+    moved = [_moved(slot, head, rejected) for slot in rest]
     return state._replace(
         counters=count.process(state.counters, step.tokens, rejected, setting.discipline),
         expected=select(live, as_int(state.expected) - rejected, state.expected),
@@ -220,13 +222,20 @@ def _process(state: Explicit, choice: Choice, setting: Setting) -> Explicit:
     )
 
 
+def _moved(slot: Slot, processed: Slot, rejected: Int) -> Slot:
+    same_generation = as_int(slot.generation) == processed.generation
+    step = lifetime.after_earlier_output(slot.step, processed.step.tokens, rejected, same_generation=same_generation)
+    return slot._replace(step=step)
+
+
 def _preempt(state: Explicit, setting: Setting) -> Explicit:
     kept = state if setting.discipline.fence else state._replace(queue=_lose(state.queue, as_bool(state.entry.held)))
     return kept._replace(
         counters=count.preempt(state.counters, setting.discipline),
         expected=0,
+        generation=as_int(kept.generation) + 1,
         entry=lifetime.EMPTY,
-        queue=tuple(slot._replace(step=lifetime.after_generation(slot.step, state.counters)) for slot in kept.queue),
+        queue=tuple(slot._replace(step=lifetime.after_generation(slot.step)) for slot in kept.queue),
         judged=False,
         rolled_back=False,
     )
@@ -247,8 +256,6 @@ def violated(state: Explicit, setting: Setting, prop: Property) -> BoolTerm:
     match prop:
         case Property.READ_RESIDENT:
             return either(*(both(lifetime.reads(s.step, setting.kind, setting.token), _is_gone(s)) for s in state.queue))
-        case Property.WRITE_OWNED:
-            return either(*(both(lifetime.writes(s.step, setting.token, 0), _is_gone(s)) for s in state.queue))
         case Property.ROLLBACK_RESIDENT:
             computed = as_int(state.counters.computed)
             read = both(setting.token < computed, setting.kind.reads(computed, setting.token))

@@ -1,4 +1,7 @@
-"""The graph on Python integers: evaluated term by term, or compiled once to a Python function."""
+"""The graph on Python integers: evaluated term by term, or compiled once to a Python function.
+
+Both branches of a `select` are evaluated, as solvers see them, so a divisor must be at least 1 in either.
+"""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ class Step(NamedTuple):
     """One request's part in a step.
 
     `start` is its true start: what it was scheduled at, less the tokens rejected since by earlier steps of its generation. `ahead`
-    counts the tokens of the unprocessed steps before it that are stale if it is stale, live if it is live.
+    counts the tokens of the unprocessed steps of its own generation before it.
     """
 
     unprocessed: Bool
@@ -46,22 +46,21 @@ def is_dead(step: Step) -> BoolTerm:
     return both(step.unprocessed, step.stale)
 
 
-def after_earlier_output(step: Step, tokens: Int, rejected: Int, *, stale_output: Bool) -> Step:
-    """The step once the output of an earlier one was processed: a live step moves down by what was rejected."""
-    counted = either(both(stale_output, is_dead(step)), both(negate(stale_output), is_live(step)))
-    moved = both(negate(stale_output), is_live(step))
+def after_earlier_output(step: Step, tokens: Int, rejected: Int, *, same_generation: Bool) -> Step:
+    """The step once the output of an earlier one was processed.
+
+    What an earlier step of the same generation rejects moves it down, on the device too, whether or not the generation has ended since.
+    """
+    concerned = both(step.unprocessed, same_generation)
     return step._replace(
-        start=select(moved, as_int(step.start) - rejected, step.start),
-        ahead=select(counted, as_int(step.ahead) - tokens, step.ahead),
+        start=select(concerned, as_int(step.start) - rejected, step.start),
+        ahead=select(concerned, as_int(step.ahead) - tokens, step.ahead),
     )
 
 
-def after_generation(step: Step, counters: Counters) -> Step:
-    """The step once its generation ended, from the counters before: what was stale already lies ahead of it too."""
-    return step._replace(
-        stale=either(step.stale, step.unprocessed),
-        ahead=select(is_live(step), as_int(step.ahead) + counters.stale, step.ahead),
-    )
+def after_generation(step: Step) -> Step:
+    """The step once its generation ended, if it was unprocessed then."""
+    return step._replace(stale=either(step.stale, step.unprocessed))
 
 
 def reads(step: Step, kind: Kind, token: Int) -> BoolTerm:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from settled.model.algebra import BoolTerm, IntTerm, Term, subterms
+from settled.model.algebra import HYPOTHESIS, BoolTerm, IntTerm, Term, subterms
 
 # Integers with uninterpreted functions; N where a product or a quotient of two symbols occurs.
 _LINEAR, _NONLINEAR = "QF_UFLIA", "QF_UFNIA"
@@ -22,7 +22,7 @@ def script(formulas: Mapping[str, BoolTerm], *, comment: str = "") -> str:
         if term.op not in ("constant", "variable", "apply") and len(text[term.index]) > 60:  # share what is big
             lines.append(f"(define-fun |${term.index}| () {_sort(term)} {text[term.index]})")
             text[term.index] = f"|${term.index}|"
-    lines += [f"(assert (! {text[formula.index]} :named |h: {name}|))" for name, formula in formulas.items()]
+    lines += [f"(assert (! {text[formula.index]} :named |{HYPOTHESIS}{_checked(name)}|))" for name, formula in formulas.items()]
     return "\n".join([*lines, "(check-sat)", ""])
 
 
@@ -35,12 +35,21 @@ def _logic(terms: list[Term]) -> str:
 
 def _declarations(terms: list[Term]) -> list[str]:
     lines: dict[str, None] = {}
+    sorts: dict[str, str] = {}
     for term in terms:
+        if term.op in ("variable", "apply") and sorts.setdefault(term.args[0], _sort(term)) != _sort(term):
+            raise ValueError(f"{term.args[0]!r} is an integer and a truth value in one query")
         if term.op == "variable":
             lines[f"(declare-const |{term.args[0]}| {_sort(term)})"] = None
         elif term.op == "apply":
             lines[f"(declare-fun |{term.args[0]}| (Int) {_sort(term)})"] = None
     return list(lines)
+
+
+def _checked(name: str) -> str:
+    if "|" in name or "\\" in name:
+        raise ValueError(f"the name of a formula must not contain | or \\: {name!r}")
+    return name
 
 
 def _sort(term: Term) -> str:

@@ -73,6 +73,10 @@ class MambaSpec(KVCacheSpec):
     mode: Literal["none", "align", "all"]
     num_speculative_blocks: int = 0
 
+    def __post_init__(self) -> None:
+        KVCacheSpec.__post_init__(self)
+        _require(self.num_speculative_blocks >= 0, f"num_speculative_blocks must be at least 0 blocks, not {self.num_speculative_blocks}")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkWindowSpec(KVCacheSpec):
@@ -82,6 +86,11 @@ class SinkWindowSpec(KVCacheSpec):
     sink: int
     window: int
 
+    def __post_init__(self) -> None:
+        KVCacheSpec.__post_init__(self)
+        _require(self.sink >= 0, f"sink must be at least 0 tokens, not {self.sink}")
+        _require(self.window >= 1, f"window must be at least 1 tokens, not {self.window}")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RSWASpec(KVCacheSpec):
@@ -89,6 +98,10 @@ class RSWASpec(KVCacheSpec):
 
     kind: ClassVar[str] = "rswa"
     window: int
+
+    def __post_init__(self) -> None:
+        KVCacheSpec.__post_init__(self)
+        _require(self.window >= 1, f"window must be at least 1 tokens, not {self.window}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,7 +44,7 @@ def decode_line(line: str | bytes, source: str, number: int) -> Event | None:
     """The event on one line; None for an extension event (x_...). Raises TraceError."""
     try:
         raw = msgspec.json.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise TraceError(source, number, f"not a JSON object (truncated?): {error}") from None
     if not isinstance(raw, dict):
         raise TraceError(source, number, f"expected a JSON object, found {type(raw).__name__}")
@@ -73,6 +73,17 @@ def write_trace(events: Iterable[Event], out: TextIO) -> None:
         out.write(encode_event(event) + "\n")
 
 
+# The least value of each number of a config: blocks, steps or tokens.
+_AT_LEAST = {
+    "num_blocks": 1,
+    "max_in_flight_steps": 1,
+    "max_batched_tokens": 1,
+    "num_draft_tokens": 0,
+    "num_lookahead_tokens": 0,
+    "max_model_len": 1,
+}
+
+
 def _decode_config(raw: dict[str, Any]) -> Config:
     if raw.get("schema") != SCHEMA_VERSION:
         raise ValueError(f"schema {raw.get('schema')!r} is not supported; expected {SCHEMA_VERSION}")
@@ -81,9 +92,10 @@ def _decode_config(raw: dict[str, Any]) -> Config:
         raise ValueError("groups must be a list of at least one group")
     specs = tuple(_decode_spec(index, group) for index, group in enumerate(groups))
     config = replace(msgspec.convert({**raw, "groups": []}, Config), groups=specs)
-    for field in ("num_blocks", "max_in_flight_steps", "max_batched_tokens"):
-        if getattr(config, field) < 1:
-            raise ValueError(f"{field} must be at least 1, not {getattr(config, field)}")
+    for field, least in _AT_LEAST.items():
+        value = getattr(config, field)
+        if value is not None and value < least:
+            raise ValueError(f"{field} must be at least {least}, not {value}")
     return config
 
 

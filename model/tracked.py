@@ -46,6 +46,8 @@ class Tracked(NamedTuple):
     row_held: Bool  # the step's row, as it stood at its schedule, has a block for the token
     row_is_b: Bool
     fenced: Bool  # the reference of the step's ended generation is still kept
+    older: Int  # of a dead step: tokens of unprocessed steps of earlier generations, which come before its own
+    floor: Int  # of a dead step: what would be settled of its generation, had that not ended
     block: Block  # b
     others: Int  # references on b by anybody but the present generation and the step's fence
     unordered: Bool  # since the step was scheduled, b was given to a writer that is not ordered after the step
@@ -111,6 +113,8 @@ def symbolic_state() -> Tracked:
         bool_variable("row_held"),
         bool_variable("row_is_b"),
         bool_variable("fenced"),
+        int_variable("older"),
+        int_variable("floor"),
         Block(int_variable("b.references"), bool_variable("b.free")),
         int_variable("others"),
         bool_variable("unordered"),
@@ -126,6 +130,8 @@ INITIAL = Tracked(
     row_held=False,
     row_is_b=False,
     fenced=False,
+    older=0,
+    floor=0,
     block=Block(0, True),
     others=0,
     unordered=False,
@@ -136,8 +142,9 @@ INITIAL = Tracked(
 # ---- the actions -----------------------------------------------------------------------------------------------------
 
 # What an event may choose. `prunes`: the engine prunes the entry now, if its rule frees it. `picks_b`: a fresh block or a hit is b.
+# `same`: a stale output is of the generation of the tracked step.
 TOKENS, DRAFTS, REJECTED, HIT = (int_variable(name) for name in ("tokens", "drafts", "rejected", "hit"))
-PRUNES, PICKS_B, ORDERED, WAITS = (bool_variable(name) for name in ("prunes", "picks_b", "ordered", "waits"))
+PRUNES, PICKS_B, SAME, ORDERED, WAITS = (bool_variable(name) for name in ("prunes", "picks_b", "same", "ordered", "waits"))
 
 
 def actions(state: Tracked, system: System) -> list[Action]:
@@ -195,28 +202,20 @@ def _allocate(state: Tracked, system: System) -> Tracked:
 
 
 def _processes(state: Tracked, system: System) -> list[Action]:
-    """Outputs are read in schedule order: first the stale ones, then the live ones. What a stale one rejects does not matter."""
+    """Outputs are read in schedule order: first the stale ones, then the live ones."""
     step, counters = state.step, state.counters
     none_stale, ahead = as_int(counters.stale) == 0, as_int(step.ahead)
     rejections = both(REJECTED >= 0, REJECTED <= TOKENS)
 
-    def another(stale_output: bool) -> Tracked:
+    def another(of_its_generation: bool) -> Tracked:
         return state._replace(
             counters=count.process(counters, TOKENS, REJECTED, system.discipline),
-            step=lifetime.after_earlier_output(step, TOKENS, REJECTED, stale_output=stale_output),
+            step=lifetime.after_earlier_output(step, TOKENS, REJECTED, same_generation=of_its_generation),
         )
 
     own = state._replace(counters=count.process(counters, step.tokens, REJECTED, system.discipline), step=step._replace(unprocessed=False))
     return [
-        Action(
-            "process a stale step",
-            {
-                "tokens <= stale": as_int(counters.stale) >= TOKENS,
-                "some stale": as_int(counters.stale) > 0,
-                "before the step": implies(lifetime.is_dead(step), ahead >= TOKENS),
-            },
-            another(stale_output=True),
-        ),
+        _process_stale(state, system),
         Action(
             "process a live step before the step",
             {
@@ -224,7 +223,7 @@ def _processes(state: Tracked, system: System) -> list[Action]:
                 "before the step": both(lifetime.is_live(step), ahead >= TOKENS),
                 "rejections": rejections,
             },
-            another(stale_output=False),
+            another(of_its_generation=True),
         ),
         Action(
             "process a live step",
@@ -234,7 +233,7 @@ def _processes(state: Tracked, system: System) -> list[Action]:
                 "tokens <= in flight": as_int(counters.in_flight) >= TOKENS,
                 "rejections": rejections,
             },
-            another(stale_output=False),
+            another(of_its_generation=False),
         ),
         Action(
             "process the step, live",
@@ -249,6 +248,28 @@ def _processes(state: Tracked, system: System) -> list[Action]:
     ]
 
 
+def _process_stale(state: Tracked, system: System) -> Action:
+    """A stale output: it may be of the ended generation of the tracked step, which it then moves, or of an earlier one."""
+    step, counters = state.step, state.counters
+    same = both(lifetime.is_dead(step), SAME)
+    earlier = both(lifetime.is_dead(step), negate(SAME))
+    before = both(implies(same, as_int(step.ahead) >= TOKENS), implies(earlier, as_int(state.older) >= TOKENS))
+    return Action(
+        "process a stale step",
+        {
+            "tokens <= stale": as_int(counters.stale) >= TOKENS,
+            "before the step": before,
+            "rejections": both(REJECTED >= 0, REJECTED <= TOKENS),
+        },
+        state._replace(
+            counters=count.process(counters, TOKENS, REJECTED, system.discipline),
+            step=lifetime.after_earlier_output(step, TOKENS, REJECTED, same_generation=same),
+            older=select(earlier, as_int(state.older) - TOKENS, state.older),
+            floor=select(same, as_int(state.floor) + TOKENS - REJECTED, state.floor),
+        ),
+    )
+
+
 def _leave_fence(state: Tracked) -> Tracked:
     """The step is over; from here on the environment may let go of the fenced reference."""
     handed_over = both(state.fenced, state.row_is_b)
@@ -259,9 +280,11 @@ def _end_of_generation(state: Tracked, system: System) -> Action:
     """Preemption, and the end of the request, after which it is just never scheduled again: the whole table goes, behind the fence."""
     ended = state._replace(
         counters=count.preempt(state.counters, system.discipline),
-        step=lifetime.after_generation(state.step, state.counters),
+        step=lifetime.after_generation(state.step),
         entry=lifetime.EMPTY,
         entry_is_b=False,
+        older=select(lifetime.is_live(state.step), state.counters.stale, state.older),
+        floor=select(lifetime.is_live(state.step), count.settled(state.counters), state.floor),
     )
     if system.discipline.fence:
         kept = both(lifetime.is_live(state.step), state.row_held, state.entry.held)

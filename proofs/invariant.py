@@ -24,14 +24,17 @@ def _counts(state: Tracked) -> dict[str, BoolTerm]:
     """What the counters say of the tracked step."""
     step, settled = state.step, count.settled(state.counters)
     in_flight, stale = as_int(state.counters.in_flight), as_int(state.counters.stale)
-    ahead, tokens = as_int(step.ahead), as_int(step.tokens)
+    ahead, tokens, older = as_int(step.ahead), as_int(step.tokens), as_int(state.older)
     shape = both(tokens >= 1, as_int(step.drafts) <= tokens, ahead >= 0)
     return {
         "counts": both(stale >= 0, in_flight >= stale, settled >= 0),
         "live step": implies(
             lifetime.is_live(step), both(shape, as_int(step.start) == settled + ahead, ahead + tokens <= in_flight - stale)
         ),
-        "stale step": implies(lifetime.is_dead(step), both(shape, ahead + tokens <= stale)),
+        "stale step": implies(
+            lifetime.is_dead(step),
+            both(shape, as_int(step.start) == as_int(state.floor) + ahead, older >= 0, older + ahead + tokens <= stale),
+        ),
     }
 
 
@@ -50,28 +53,35 @@ def _row(state: Tracked, system: System) -> dict[str, BoolTerm]:
     """What the row of the tracked step names: what the table holds, or what the fence keeps."""
     step = state.step
     live = both(lifetime.is_live(step), negate(state.entry.pruned))
-    end = as_int(step.start) + step.tokens + system.lookahead
     same_block = as_bool(state.entry_is_b) == as_bool(state.row_is_b)
+    unneeded = system.kind.may_free(system.token, state.floor)
     return {
-        "row": implies(both(live, system.token < end), state.row_held),
+        "row": implies(both(live, negate(_is_beyond(state, system))), state.row_held),
         "row is the table's": implies(both(live, state.row_held), both(state.entry.held, same_block)),
-        "fence": implies(both(lifetime.is_dead(step), system.uses(step)), both(state.fenced, state.row_held)),
+        "fence": implies(lifetime.is_dead(step), either(both(state.fenced, state.row_held), _is_beyond(state, system), unneeded)),
         "fence ends with the step": implies(state.fenced, lifetime.is_dead(step)),
     }
+
+
+def _is_beyond(state: Tracked, system: System) -> BoolTerm:
+    """Whether the tracked token lies past all that the step may write; rejections only move the step away from it."""
+    step = state.step
+    return system.token >= as_int(step.start) + step.tokens + system.lookahead
 
 
 def _pool(state: Tracked, system: System) -> dict[str, BoolTerm]:
     """Who holds block b, and that nobody was given it while the step still uses it."""
     step = state.step
-    given_away = both(state.row_is_b, either(state.unordered, state.unwaited))
+    given_away = both(step.unprocessed, state.row_is_b, either(state.unordered, state.unwaited))
+    unneeded = system.kind.may_free(system.token, state.floor)
     out_of_use = either(
-        both(lifetime.is_dead(step), negate(system.uses(step))),
+        both(lifetime.is_dead(step), either(_is_beyond(state, system), unneeded)),
         both(lifetime.is_live(step), either(state.entry.pruned, negate(state.row_held))),
     )
     return {
         "entry of b is held": implies(state.entry_is_b, state.entry.held),
         "single owner": tracked.single_owner(state),
-        "given away after use": implies(both(step.unprocessed, given_away), out_of_use),
+        "given away after use": implies(given_away, out_of_use),
     }
 
 

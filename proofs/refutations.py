@@ -48,15 +48,12 @@ class Refutation:
 
 REFUTATIONS = (
     Refutation(OPTIMISTIC, Property.READ_RESIDENT, 2),
-    Refutation(OPTIMISTIC, Property.WRITE_OWNED, 2),
     Refutation(OPTIMISTIC, Property.ROLLBACK_RESIDENT, 5),
-    Refutation(STALE_APPLIED, Property.ROLLBACK_RESIDENT, 6),
     Refutation(STALE_APPLIED, Property.COUNTERS_SYMMETRIC, 6),
     Refutation(UNDRAINED, Property.COUNTERS_SYMMETRIC, 3),
     Refutation(STALE_UNMARKED, Property.COUNTERS_SYMMETRIC, 3),
     Refutation(CEIL, Property.READ_RESIDENT, 3),
     Refutation(NO_FENCE, Property.READ_RESIDENT, 2),
-    Refutation(NO_FENCE, Property.WRITE_OWNED, 2),
     Refutation(RAW_FINISH, Property.READ_RESIDENT, 2),
 )
 

@@ -15,7 +15,8 @@ class ModelOutputError(ValueError):
 
 
 class Settlement(NamedTuple):
-    """What an output came to, in tokens: `sampled` (of a live step, those kept), `rejected` (rolled back, trimmed ones too)."""
+    """What an output came to, in tokens: `sampled` (of a live step, those kept), `rejected` (drafts; of a live step all that was
+    rolled back, trimmed ones too)."""
 
     sampled: int
     rejected: int
@@ -33,25 +34,29 @@ def check_model_output(entry: RequestStep, token_ids: Sequence[int]) -> None:
 
 
 def settle_output(entry: RequestStep, token_ids: Sequence[int], *, stale_output: StaleOutput, max_model_len: int) -> Settlement:
-    """Takes the oldest unprocessed step of a request off its counters and its tokens onto the sequence."""
+    """Takes the oldest unprocessed step of a request off its counters and its tokens onto the sequence.
+
+    A stale output says what it rejected as well: later steps of its generation start that much lower on the device, although nothing
+    is rolled back here.
+    """
     request = entry.request
     assert request.unprocessed[0] is entry, f"request {request.request_id}: step {entry.step} is not the oldest"
     request.unprocessed.popleft()
+    rejected_drafts = 1 + entry.drafts - len(token_ids) if entry.samples else 0
     if entry.stale and stale_output is StaleOutput.UNDRAINED:
-        return Settlement(len(token_ids), 0, False, None)
+        return Settlement(len(token_ids), rejected_drafts, False, None)
     request.num_in_flight_tokens -= entry.tokens
     if entry.stale:
         request.num_stale_output_tokens -= entry.tokens
     if request.is_finished:
-        return Settlement(len(token_ids), 0, False, None)
+        return Settlement(len(token_ids), rejected_drafts, False, None)
     if entry.stale:
-        return _settle_stale(entry, token_ids, stale_output, max_model_len)
-    return _settle_live(entry, token_ids, max_model_len)
+        return _settle_stale(request, token_ids, rejected_drafts, stale_output, max_model_len)
+    return _settle_live(entry, token_ids, rejected_drafts, max_model_len)
 
 
-def _settle_live(entry: RequestStep, token_ids: Sequence[int], max_model_len: int) -> Settlement:
+def _settle_live(entry: RequestStep, token_ids: Sequence[int], rejected_drafts: int, max_model_len: int) -> Settlement:
     request = entry.request
-    rejected_drafts = 1 + entry.drafts - len(token_ids) if entry.samples else 0
     kept, reason = _append_tokens(request, token_ids, max_model_len)
     # Tokens after a stop were computed, but the sequence ends before them.
     rolled_back = _roll_back(request, rejected_drafts + len(token_ids) - kept)
@@ -62,15 +67,15 @@ def _settle_live(entry: RequestStep, token_ids: Sequence[int], max_model_len: in
     return Settlement(kept, rolled_back, True, reason)
 
 
-def _settle_stale(entry: RequestStep, token_ids: Sequence[int], stale_output: StaleOutput, max_model_len: int) -> Settlement:
-    request = entry.request
-    rolled_back = 0
-    if stale_output is StaleOutput.APPLY and entry.samples:
-        rolled_back = _roll_back(request, 1 + entry.drafts - len(token_ids))
+def _settle_stale(
+    request: Request, token_ids: Sequence[int], rejected_drafts: int, stale_output: StaleOutput, max_model_len: int
+) -> Settlement:
+    if stale_output is StaleOutput.APPLY:
+        _roll_back(request, rejected_drafts)
     if request.drop_stale_output:
-        return Settlement(len(token_ids), rolled_back, False, None)
+        return Settlement(len(token_ids), rejected_drafts, False, None)
     _, reason = _append_tokens(request, token_ids, max_model_len)
-    return Settlement(len(token_ids), rolled_back, False, reason)
+    return Settlement(len(token_ids), rejected_drafts, False, reason)
 
 
 def _roll_back(request: Request, num_tokens: int) -> int:

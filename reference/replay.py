@@ -238,12 +238,7 @@ class _Replay:
 
 
 def _outcome(entry: RequestStep, output: ProcessedRequest | None, stopped: set[str]) -> Outcome:
-    """A live output accepts the drafts that it does not reject; one that rolls nothing back is known by its tokens."""
-    if output is None:
-        accepted = entry.drafts
-    elif entry.stale or entry.request.is_finished:
-        accepted = output.sampled - 1
-    else:
-        accepted = entry.drafts - output.rejected
-    accepted = max(0, min(accepted, entry.drafts))
+    """An output accepts the drafts that it does not reject."""
+    rejected = output.rejected if output is not None else 0
+    accepted = max(0, entry.drafts - rejected)
     return Outcome(accepted, stop=entry.request.request_id in stopped)

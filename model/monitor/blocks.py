@@ -25,7 +25,7 @@ PRUNE_CAUSES = frozenset({"window", "connector_finish"})
 def allocate(live: Live, line: int, event: Allocate) -> None:
     """Fresh blocks enter a table; a step that is still watched on one of them loses it."""
     request = _placed(live, event)
-    table, group = request.tables[event.group], event.group
+    table, group = request.begin_table(event.group), event.group
     waits_for = live.waits_for(event.after)
     for index, block in enumerate(event.blocks, start=event.first_index):
         live.ledger.allocate(request, group, index, block, line)
@@ -43,7 +43,7 @@ def allocate(live: Live, line: int, event: Allocate) -> None:
 def touch(live: Live, line: int, event: Touch) -> None:
     """Cached blocks enter a table; their bytes stay."""
     request = _placed(live, event)
-    table, group = request.tables[event.group], event.group
+    table, group = request.begin_table(event.group), event.group
     for index, block in enumerate(event.blocks, start=event.first_index):
         live.ledger.touch(request, group, index, block, line)
         _lose_shared(live, block, line, f"request {request.name}")
@@ -89,6 +89,8 @@ def release(live: Live, line: int, event: Release) -> None:
 
 def _release_one(live: Live, line: int, request: Request, group: int, index: int, block: int, note: Note) -> bool:
     """Releases one entry; whether the block is free now."""
+    if note.cause == "deferred" and request.take_fenced(group, index, block):
+        return _let_go(live, line, request, group, index, block, note)
     table = request.tables[group]
     held = table.block_at(index)
     if held != block or block == NULL_BLOCK:
@@ -98,6 +100,11 @@ def _release_one(live: Live, line: int, request: Request, group: int, index: int
             return False
         index = table.blocks.index(block)  # a kind whose moves are not recorded
     table.take(index, note)
+    return _let_go(live, line, request, group, index, block, note)
+
+
+def _let_go(live: Live, line: int, request: Request, group: int, index: int, block: int, note: Note) -> bool:
+    """The request's reference is gone, its steps may still use the block; whether it is free now."""
     if request.unprocessed:
         live.residency.released(request, group, index, block, note)
     if live.ledger.give_up(block):
@@ -111,7 +118,8 @@ def _release_one(live: Live, line: int, request: Request, group: int, index: int
 def _lose_shared(live: Live, block: int, line: int, taken_by: str) -> None:
     """A block that a request has released is held by others, while its steps may still write it."""
     for watch in live.residency.watches_of(block):
-        live.residency.shared(watch, line, taken_by)
+        if not watch.is_reissued:
+            live.residency.shared(watch, line, taken_by)
 
 
 def move(live: Live, line: int, event: Move) -> None:

@@ -149,6 +149,11 @@ class Ledger:
                     if block != NULL_BLOCK:
                         what = f"the engine is idle, but request {request.name} still holds block {block}"
                         self._report("held_at_end", what, line, request, group, index, block)
+            for group, blocks in request.fenced:
+                for index, block in enumerate(blocks):
+                    if block != NULL_BLOCK:
+                        what = f"the engine is idle, but the fence of request {request.name} still keeps block {block}"
+                        self._report("fenced_at_end", what, line, request, group, index, block)
 
     # ---- reports -----------------------------------------------------------------------------------------------------
 

@@ -38,7 +38,7 @@ counters_after_process = _compiled(
 counters_after_preempt = _compiled(lambda c, f, s: count.preempt(Counters(c, f, s), RIGHT), *"cfs")
 processed_tokens = _compiled(lambda c, f: count.processed(Counters(c, f, 0)), "c", "f")
 start_after_rejection = _compiled(
-    lambda start, rejected: lifetime.after_earlier_output(Step(True, False, start, 0, 0, 0), 0, rejected, stale_output=False).start,
+    lambda start, rejected: lifetime.after_earlier_output(Step(True, False, start, 0, 0, 0), 0, rejected, same_generation=True).start,
     "start",
     "rejected",
 )

@@ -207,6 +207,7 @@ def _preempt(live: Live, line: int, event: ev.Preempt) -> None:
     request = live.request(event.request)
     live.residency.no_finish_followed(request)
     steps.end_generation(live, request, stale=True)
+    request.end_tables()
 
 
 def _finish(live: Live, line: int, event: ev.Finish) -> None:

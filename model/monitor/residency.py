@@ -12,7 +12,7 @@ s it may not touch at all from s'.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from settled.model.events import NULL_BLOCK
 from settled.model.monitor.findings import Findings
@@ -85,8 +85,13 @@ class Residency:
 
     def lost(self, block: int, loss: Loss, line: int, taken_by: str | None = None) -> None:
         """Something happened to a block; whoever is watched on it may be harmed."""
-        for watch in self._watches.get(block, ()):
+        watches = self._watches.get(block)
+        if not watches:
+            return
+        for watch in watches:
             self.judge(watch, loss, line, taken_by)
+        if loss is Loss.REALLOCATED:
+            self._watches[block] = [replace(watch, is_reissued=True) for watch in watches]
 
     def judge(self, watch: Watch, loss: Loss, line: int, taken_by: str | None = None) -> None:
         """Reports what is certain of a loss, and keeps what is not as a suspect."""

@@ -37,6 +37,7 @@ class Table:
     held: int = 0
     lowest: int = 0
     notes: dict[int, Note] = field(default_factory=dict)
+    is_over: bool = False  # its generation ended; what it still holds is fenced once the next one begins
 
     def put(self, index: int, block: int) -> int:
         """Places a block; the entry's former block comes back."""
@@ -66,6 +67,14 @@ class Table:
         if self.held == 0:
             self.blocks.clear()
             self.lowest = 0
+
+    def detach(self) -> list[int]:
+        """Takes the blocks out, for a fence to keep; the table starts over."""
+        fenced, self.blocks = self.blocks, []
+        self.sound_from = max(self.sound_from, len(fenced))
+        self.held = self.lowest = 0
+        self.notes.clear()
+        return fenced
 
     def block_at(self, index: int) -> int:
         """The block at an index; null past the end."""
@@ -115,11 +124,36 @@ class Request:
     is_new_to_worker: bool = True
     finished: bool = False
     unprocessed: deque[Entry] = field(default_factory=deque)
+    fenced: list[tuple[int, list[int]]] = field(default_factory=list)  # (group, table) of ended generations, oldest first
 
     @property
     def is_gone(self) -> bool:
         """Whether nothing of the request is left to watch."""
-        return self.finished and not self.unprocessed and not any(table.held for table in self.tables)
+        return self.finished and not self.unprocessed and not self.fenced and not any(table.held for table in self.tables)
+
+    def end_tables(self) -> None:
+        """The generation is over: its tables are given up, at once or by a deferred release."""
+        for table in self.tables:
+            table.is_over = True
+
+    def begin_table(self, group: int) -> Table:
+        """The table of the present generation; what the last one still holds there is behind the fence."""
+        table = self.tables[group]
+        if table.is_over:
+            table.is_over = False
+            if table.held:
+                self.fenced.append((group, table.detach()))
+        return table
+
+    def take_fenced(self, group: int, index: int, block: int) -> bool:
+        """Takes an entry from the oldest fenced table that holds the block there; whether there was one."""
+        for position, (of_group, blocks) in enumerate(self.fenced):
+            if of_group == group and index < len(blocks) and blocks[index] == block != NULL_BLOCK:
+                blocks[index] = NULL_BLOCK
+                if not any(blocks):
+                    del self.fenced[position]
+                return True
+        return False
 
     def has_live_step(self) -> bool:
         """Whether an unprocessed step's output will be applied."""
@@ -130,7 +164,7 @@ class Request:
 class Entry:
     """One request's part in an unprocessed step.
 
-    `start` is its true start as far as it is known: it falls when an earlier live step of its generation rejects tokens.
+    `start` is its true start as far as it is known: it falls when an earlier step of its generation rejects tokens.
     `rows` and `lengths` are the worker's rows as they stood at the schedule. `suspects` wait for the true start.
     """
 
@@ -148,9 +182,7 @@ class Entry:
     watched: list[int] = field(default_factory=list)
 
     def rejectable(self) -> int:
-        """How far the true start may still fall: the drafts of earlier live steps of its generation, in tokens."""
-        if self.stale:
-            return 0
+        """How far the true start may still fall: the drafts of earlier steps of its generation, in tokens."""
         drafts = 0
         for earlier in self.request.unprocessed:
             if earlier is self:
@@ -166,13 +198,17 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Watch:
-    """An entry of an unprocessed step's row that the request has released: the block is no longer protected by its reference."""
+    """An entry of an unprocessed step's row that the request has released: the block is no longer protected by its reference.
+
+    `is_reissued`: it was given out as a fresh block since; who holds it now shares nothing with the step.
+    """
 
     entry: Entry
     group: int
     index: int
     block: int
     note: Note | None
+    is_reissued: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -100,7 +100,7 @@ def process(live: Live, line: int, event: Process) -> None:
         live.residency.settle(entry)
         request.unprocessed.popleft()
         live.counts.processed(request, entry.tokens, rejected)
-        if rejected and not entry.stale:
+        if rejected:
             _take_back(live, line, entry, rejected)
         if output:
             live.counts.compare(request, output.counters, line, event.step)
@@ -111,10 +111,12 @@ def process(live: Live, line: int, event: Process) -> None:
 
 
 def _take_back(live: Live, line: int, entry: Entry, rejected: int) -> None:
+    """Later steps of the generation start lower, on the device; a stale output rolls nothing back on the host."""
     for later in entry.request.unprocessed:
         if later.generation == entry.generation:
             later.start = masks.start_after_rejection(later.start, rejected)[0]
-    live.residency.rolled_back(entry.request, line, rejected)
+    if not entry.stale:
+        live.residency.rolled_back(entry.request, line, rejected)
 
 
 def end_generation(live: Live, request: Request, *, stale: bool) -> None:

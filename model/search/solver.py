@@ -13,7 +13,21 @@ from enum import StrEnum
 from functools import reduce
 from typing import Any, Protocol
 
-from settled.model.algebra import BoolTerm, IntTerm, Term, as_bool, as_int, both, constant_value, either, implies, negate, select, subterms
+from settled.model.algebra import (
+    HYPOTHESIS,
+    BoolTerm,
+    IntTerm,
+    Term,
+    as_bool,
+    as_int,
+    both,
+    constant_value,
+    either,
+    implies,
+    negate,
+    select,
+    subterms,
+)
 from settled.model.smtlib import script
 
 TIMEOUT_SECONDS = 30.0
@@ -64,6 +78,7 @@ class Z3:
         self._solver = z3.SimpleSolver()
         self._solver.set("timeout", int(timeout_seconds * 1000))
         self._rendered: dict[int, Any] = {}
+        self._sorts: dict[str, type[Term]] = {}
 
     @property
     def version(self) -> str:
@@ -73,7 +88,7 @@ class Z3:
         began = time.perf_counter()
         self._solver.push()
         try:
-            literals = {self._z3.Bool(f"h: {name}"): name for name in formulas}
+            literals = {self._z3.Bool(HYPOTHESIS + name): name for name in formulas}
             for literal, formula in zip(literals, formulas.values(), strict=True):
                 self._solver.add(self._z3.Implies(literal, self.render(formula)))
             result = self._solver.check(*literals)
@@ -98,6 +113,8 @@ class Z3:
     def _expression(self, term: Term, args: list[Any]) -> Any:
         z3 = self._z3
         is_int = isinstance(term, IntTerm)
+        if term.op in ("variable", "apply") and self._sorts.setdefault(term.args[0], type(term)) is not type(term):
+            raise ValueError(f"{term.args[0]!r} is an integer and a truth value in one query")
         match term.op:
             case "constant":
                 return z3.IntVal(term.args[0]) if is_int else z3.BoolVal(term.args[0])

@@ -47,6 +47,7 @@ class InFlight:
     start: int
     tokens: int
     drafts: int
+    generation: int
     stale: bool = False
 
 
@@ -62,6 +63,8 @@ class Projection:
     holders: Counter[tuple[str, int, int, int]] = field(default_factory=Counter)  # (request, generation, group, index)
     generation: Counter[str] = field(default_factory=Counter)
     row: tuple[bool, bool] = (False, False)  # held, is b
+    older: int = 0
+    floor: int = 0
     kept: bool = False  # the step's generation ended with the row's block still in the table
     last_step: dict[str, int] = field(default_factory=lambda: {"start": 0, "tokens": 0, "drafts": 0, "ahead": 0})
     step_was_stale: bool = False
@@ -94,6 +97,8 @@ class Projection:
             "row_held": self.row[0],
             "row_is_b": self.row[1],
             "fenced": fenced,
+            "older": self.older,
+            "floor": self.floor,
             "b.references": references,
             "b.free": references == 0,
             "others": references - mine,
@@ -103,7 +108,7 @@ class Projection:
 
     def _ahead(self, step: InFlight) -> int:
         before = self.queue[: self.queue.index(step)]
-        return sum(entry.tokens for entry in before if entry.stale == step.stale)
+        return sum(entry.tokens for entry in before if entry.generation == step.generation)
 
     def _act(self, action: str, choices: dict[str, Any], before: dict[str, Any]) -> None:
         self.moments.append(Moment(self.line, action, choices, before, self.state()))
@@ -211,7 +216,7 @@ class Projection:
 
     def _note_step(self, entry: ev.ScheduledRequest, number: int) -> None:
         assert entry.start == self.computed, f"line {self.line}: start {entry.start}, but {self.computed} tokens are computed"
-        self.queue.append(InFlight(number, entry.start, entry.tokens, entry.drafts))
+        self.queue.append(InFlight(number, entry.start, entry.tokens, entry.drafts, self.generation[self.constants.request]))
         self.computed += entry.tokens
         if number == self.constants.step:
             block = self.table.get(self.constants.index)
@@ -224,9 +229,10 @@ class Projection:
         assert entry.number == number, f"line {self.line}: step {number} is processed before step {entry.number}"
         if not entry.stale:
             self.computed -= output.rejected
-            for later in self.queue:
-                if not later.stale:
-                    later.start -= output.rejected
+        for later in self.queue:
+            if later.generation == entry.generation:
+                later.start -= output.rejected
+        same = self._move_ghosts(entry, output.rejected)
         if number == self.constants.step:
             self.last_step = {"start": entry.start, "tokens": entry.tokens, "drafts": entry.drafts, "ahead": 0}
             self.step_was_stale = entry.stale
@@ -237,17 +243,29 @@ class Projection:
             action = "process a live step before the step"
         else:
             action = "process a live step"
-        rejected = 0 if entry.stale else output.rejected
-        self._act(action, {"tokens": entry.tokens, "rejected": rejected}, before)
+        self._act(action, {"tokens": entry.tokens, "rejected": output.rejected, "same": same}, before)
         if output.counters is not None and not self.finished:
             after = self.moments[-1].after
             expected = (after["computed"], after["in_flight"], after["stale"])
             assert output.counters == expected, f"line {self.line}: recorded {output.counters}, projected {expected}"
 
+    def _move_ghosts(self, processed: InFlight, rejected: int) -> bool:
+        """What the proof remembers of a dead step's generation; whether the processed step is of it."""
+        step = next((entry for entry in self.queue if entry.number == self.constants.step), None)
+        if step is None or not step.stale:
+            return False
+        same = step.generation == processed.generation
+        if same:
+            self.floor += processed.tokens - rejected
+        else:
+            self.older -= processed.tokens
+        return same
+
     def end_generation(self, *, finished: bool) -> None:
         before = self.state()
         if before["step.unprocessed"] and not before["step.stale"]:
             self.kept = self.row[0] and before["entry.held"]
+            self.older, self.floor = before["stale"], before["computed"] - before["in_flight"] + before["stale"]
         self.generation[self.constants.request] += 1  # the old entries keep their holders: the fence, or a release to come
         self.computed, self.table = 0, {}
         for entry in self.queue:

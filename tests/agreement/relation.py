@@ -21,9 +21,9 @@ from settled.model.specs import KVCacheSpec
 from settled.reference.workload import random_workload, run_workload
 
 STATE = [symbol.args[0] for symbol in leaves(tracked.symbolic_state())]
-CHOICES = ["tokens", "drafts", "rejected", "hit", "prunes", "picks_b", "ordered", "waits"]
+CHOICES = ["tokens", "drafts", "rejected", "hit", "prunes", "picks_b", "same", "ordered", "waits"]
 CONSTANTS = ["token", "first", "last", "lookahead"]
-NO_CHOICE: dict[str, Any] = {name: False if name in ("prunes", "picks_b", "ordered", "waits") else 0 for name in CHOICES}
+NO_CHOICE: dict[str, Any] = {name: False if name in ("prunes", "picks_b", "same", "ordered", "waits") else 0 for name in CHOICES}
 Compiled = tuple[list[str], Callable[..., tuple[Any, ...]]]
 
 

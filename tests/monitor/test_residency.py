@@ -339,3 +339,55 @@ def test_a_new_owner_ends_what_the_hash_stood_for(kit: Any) -> None:
     trace = kit.Builder(kit.FULL).add().allocate(1).put(ev.Cache(entries=(ev.CacheEntry(block=1),))).release({0: 1}, "finish")
     trace.add("B").allocate(1, request="B").add("C").touch(1, request="C").schedule(1, kit.entry(0, 4, [1], request="B"))
     assert trace.found() == {"write_owned": {"shared[never released]": 1}}
+
+
+def test_a_reissued_block_that_its_new_owners_share_is_not_shared_with_the_old_step(kit: Any) -> None:
+    """A's step may still write the block, B's overwrites it later on the same stream, and C hits what B wrote."""
+    trace = kit.Builder(kit.FULL, records=("content",)).add().allocate(1).schedule(1, kit.entry(0, 2, [1]))
+    trace.finish(reason="abort").release({0: 1}, "abort").add("B", 4).allocate(1, request="B")
+    trace.schedule(2, kit.entry(0, 4, [1], request="B")).add("C", 8)
+    trace.put(ev.Cache(entries=(ev.CacheEntry(block=1, request="B", start=0, end=4),))).touch(1, request="C")
+    assert trace.found(STREAM_ORDER) == {}
+
+
+def test_a_hit_on_a_block_that_a_step_may_still_write_is_sharing(kit: Any) -> None:
+    """The same without B: what A's step writes is not what the hash stands for."""
+    trace = kit.Builder(kit.FULL, records=("content",)).add().allocate(1).schedule(1, kit.entry(4, 2, [1]))
+    trace.put(ev.Cache(entries=(ev.CacheEntry(block=1, request="B", start=0, end=4),)))
+    trace = kit.Builder(kit.FULL, records=("content",)).add().allocate(1, 2).schedule(1, kit.entry(0, 6, [1, 2]))
+    trace.put(ev.Cache(entries=(ev.CacheEntry(block=2, request="B", start=0, end=4),)))
+    trace.finish(reason="abort").release({0: 1, 1: 2}, "abort").add("C", 8).touch(2, request="C", first=1)
+    assert trace.found(STREAM_ORDER) == {"write_owned": {"shared[abort]": 1}}
+
+
+def test_a_fenced_table_outlives_the_resumption(kit: Any) -> None:
+    """A resumes with new blocks while its old table waits behind the fence: two tables, one request, nothing wrong."""
+    trace = kit.Builder(kit.FULL).add().allocate(1).schedule(1, kit.entry(0, 4, [1])).put(ev.Preempt(request="A", output="drop"))
+    trace.allocate(2).schedule(2, kit.entry(0, 4, [2], resumed=True)).process(1, kit.output())
+    trace.release({0: 1}, "deferred").process(2, kit.output()).finish().release({0: 2}, "finish").end(idle=True)
+    assert trace.found(SETTLED) == {}
+
+
+def test_a_fenced_block_that_is_given_away_too_early(kit: Any) -> None:
+    trace = kit.Builder(kit.FULL).add().allocate(1).schedule(1, kit.entry(0, 4, [1])).put(ev.Preempt(request="A", output="drop"))
+    trace.allocate(2).schedule(2, kit.entry(0, 4, [2], resumed=True)).release({0: 1}, "deferred").add("B").allocate(1, request="B")
+    found = trace.found(SETTLED)
+    assert found["read_resident"] == {"freed[deferred]": 1, "reallocated[deferred]": 1}
+    assert found["write_owned"] == {"reallocated[deferred]": 1}
+
+
+def test_what_the_fence_keeps_must_come_back(kit: Any) -> None:
+    trace = kit.Builder(kit.FULL).add().allocate(1).schedule(1, kit.entry(0, 4, [1])).put(ev.Preempt(request="A", output="drop"))
+    trace.allocate(2).schedule(2, kit.entry(0, 4, [2], resumed=True)).process(1, kit.output()).process(2, kit.output())
+    trace.finish().release({0: 2}, "finish").end(idle=True)
+    assert trace.found(SETTLED) == {"single_owner": {"fenced_at_end": 1}}
+
+
+@pytest.mark.parametrize(("rejected", "count"), [(0, 0), (3, 1)])
+def test_a_stale_step_starts_lower_by_what_its_stale_predecessor_rejects(kit: Any, rejected: int, count: int) -> None:
+    """On the device step 2 follows step 1, whether or not the host has ended their generation: at 5 it reads block 1, at 8 it does not."""
+    trace = kit.Builder(kit.WINDOW).add().allocate(1, 2, 3).schedule(1, kit.entry(0, 4, [1, 2, 3])).process(1, kit.output())
+    trace.schedule(2, kit.entry(4, 4, drafts=3)).schedule(3, kit.entry(8, 1)).put(ev.Preempt(request="A", output="drop"))
+    trace.release({0: 1}, "preempt").process(2, kit.output(rejected=rejected))
+    freed_under = [violation.step for violation in trace.end().judge(SETTLED).result(Property.READ_RESIDENT).violations]
+    assert freed_under.count(3) == count

@@ -1,0 +1,65 @@
+"""The wheel holds the three packages under their import names, all of what git tracks there, and nothing else."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from configparser import ConfigParser
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("model", "reference", "proofs")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> ZipFile:
+    """Built from the checkout by the back end itself: no network, no environment of its own."""
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stdout + built.stderr
+    (path,) = folder.glob("*.whl")
+    return ZipFile(path)
+
+
+def packaged(wheel: ZipFile) -> set[str]:
+    """Everything but the metadata."""
+    return {name for name in wheel.namelist() if ".dist-info/" not in name}
+
+
+def test_the_wheel_holds_exactly_what_git_tracks(wheel: ZipFile) -> None:
+    """A file that is new counts once `git add` was told about it."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout: there is nothing to compare the wheel with")
+    listed = subprocess.run(["git", "ls-files", "-z", "--", *PACKAGES], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    tracked = {f"settled/{name}" for name in listed.split("\0") if name}
+    assert tracked
+    assert packaged(wheel) == tracked
+
+
+def test_every_package_is_there_and_typed(wheel: ZipFile) -> None:
+    names = packaged(wheel)
+    for package in PACKAGES:
+        assert {f"settled/{package}/__init__.py", f"settled/{package}/py.typed"} <= names
+
+
+def test_nothing_lies_outside_the_three_packages(wheel: ZipFile) -> None:
+    """No tests, no top-level `model`; `settled` itself is a namespace without an `__init__.py`."""
+    assert {tuple(name.split("/")[:2]) for name in packaged(wheel)} == {("settled", package) for package in PACKAGES}
+    assert not [name for name in wheel.namelist() if "test" in name.lower() or name.endswith(".pyc")]
+
+
+def test_the_command_is_called_settled(wheel: ZipFile) -> None:
+    (name,) = [name for name in wheel.namelist() if name.endswith(".dist-info/entry_points.txt")]
+    entry_points = ConfigParser()
+    entry_points.read_string(wheel.read(name).decode())
+    assert dict(entry_points["console_scripts"]) == {"settled": "settled.proofs.cli.main:main"}
+    assert "settled/proofs/cli/main.py" in wheel.namelist()
+
+
+def test_the_licence_travels_with_it(wheel: ZipFile) -> None:
+    (name,) = [name for name in wheel.namelist() if name.endswith("/LICENSE")]
+    assert wheel.read(name) == (ROOT / "LICENSE").read_bytes()

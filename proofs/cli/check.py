@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from settled.model.monitor import Monitor, PropertyResult, Report
 
 EXIT_BAD_INPUT = 2
+PICTURE_ROWS_MAX = 12
 _STYLE = {"holds": "green", "violated": "bold red", "not checked": "yellow", "undecided": "yellow"}
 _EXIT_MEANING = {0: "holds", 1: "violated", 3: "unknown"}
 
@@ -38,8 +39,9 @@ _EXIT_MEANING = {0: "holds", 1: "violated", 3: "unknown"}
     type=click.Choice([name.value for name in Property]),
     help="Check this property only; may be given several times.",
 )
+@click.option("--picture", is_flag=True, help="Draw the first violation; reads the file a second time.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
-def check(trace: str, contract: str | None, properties: tuple[str, ...], as_json: bool) -> None:
+def check(trace: str, contract: str | None, properties: tuple[str, ...], picture: bool, as_json: bool) -> None:
     """Check a trace (NDJSON, schema version 1) of an engine, line by line; TRACE is a file, or - for standard input.
 
     Exit code 0: every property that the trace records holds. 1: one is violated. 2: the input is not a valid trace. 3: unknown, as
@@ -47,6 +49,8 @@ def check(trace: str, contract: str | None, properties: tuple[str, ...], as_json
     """
     from settled.model.trace_io import TraceError
 
+    if picture and trace == "-":
+        raise click.UsageError("--picture needs a file: standard input cannot be read a second time")
     wanted = [Property(name) for name in properties] or list(Property)
     try:
         with _opened(trace) as (lines, source):
@@ -60,6 +64,8 @@ def check(trace: str, contract: str | None, properties: tuple[str, ...], as_json
         click.echo(json.dumps({"trace": source, "engine": config.engine, **report.as_dict()}, indent=2))
     else:
         _print(report, config, source, default=contract is None)
+        if picture:
+            _print_picture(report, trace)
     sys.exit(report.exit_code)
 
 
@@ -94,10 +100,11 @@ def _watch(lines: IO[bytes], source: str, contract: Contract | None, properties:
 
 
 def _print(report: Report, config: Config, source: str, *, default: bool) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False, soft_wrap=True)
+    from settled.proofs.report.console import make_console
+
+    console = make_console()
     why = f"the default {'with' if config.kv_consumer else 'without'} a KV consumer" if default else "as asked"
     console.print(f"{source}: {config.engine}, {report.events} events", markup=False)
     for group, spec in enumerate(config.groups):
@@ -116,6 +123,26 @@ def _print(report: Report, config: Config, source: str, *, default: bool) -> Non
     for text in (*report.unknown, *report.remarks):
         console.print(f"note: {text}", markup=False)
     console.print(f"{_EXIT_MEANING[report.exit_code]} (exit code {report.exit_code})", markup=False)
+
+
+def _print_picture(report: Report, trace: str) -> None:
+    """Draws the earliest violation, with what its request did just before."""
+    from settled.model.trace_io import read_trace
+    from settled.proofs.report.console import make_console
+    from settled.proofs.report.picture import draw
+
+    found = [violation for result in report.properties for violation in result.violations]
+    if not found:
+        return
+    earliest = min(found, key=lambda violation: violation.line)
+    with Path(trace).open("rb") as lines:
+        events = [(line, event) for line, event in read_trace(lines, trace) if line <= earliest.line]
+    drawing = draw(events, earliest, rows_max=PICTURE_ROWS_MAX)
+    if drawing is not None:
+        console = make_console()
+        console.print()
+        console.print(drawing)
+        console.print(f"  {earliest.sentence()}", markup=False)
 
 
 def _print_violations(console: Console, result: PropertyResult) -> None:

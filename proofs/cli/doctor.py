@@ -9,7 +9,6 @@ _REQUIRED = {"z3-solver": "proofs", "click": "command line", "rich": "terminal o
 _OPTIONAL = {
     "cvc5": ("second solver: prove --solver both", "cvc5"),
     "hypothesis": ("property-based tests", "test"),
-    "networkx": ("state and wait-for graphs in tests", "test"),
     "pytest": ("the test suite", "test"),
     "torch": ("KV buffers on a device", "device"),
 }
@@ -25,8 +24,9 @@ def doctor() -> None:
     import sys
     from importlib.metadata import PackageNotFoundError, version
 
-    from rich.console import Console
     from rich.table import Table
+
+    from settled.proofs.report.console import make_console
 
     def found(package: str) -> str | None:
         try:
@@ -34,7 +34,7 @@ def doctor() -> None:
         except PackageNotFoundError:
             return None
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = make_console()
     console.print(f"settled {found('settled') or '(not installed)'}, Python {platform.python_version()} on {platform.system()}")
     table = Table("package", "version", "for", "if missing")
     complete = True

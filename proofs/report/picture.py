@@ -29,7 +29,11 @@ from settled.model.kinds import Kind, kind_of
 from settled.model.monitor import Violation
 
 LEGEND = "w written and read   d draft   r read through the window   · held   × released   ∅ null"
-COLUMNS_MAX = 8
+SIGNS_A_ROW_MAX = 96
+SIGNS_MAX = 16  # a larger block shows one sign for several tokens: the most telling of theirs
+_TELLING = "!∅×rdw· "
+
+Numbered = Sequence[tuple[int, Event]]  # line numbers, counted from 1, and events
 
 
 class _Board:
@@ -53,15 +57,14 @@ class _Board:
         if needed:
             low, high = self.violation.needed or (0, -1)
             signs = "".join("!" if index == self.violation.index and low <= token <= high else " " for token in tokens)
-            return Text(signs, style="bold red")
+            return Text(_squeezed(signs), style="bold red")
         if index in released:
-            return Text("×" * self.size, style="red")
+            return Text(_squeezed("×" * self.size), style="red")
         if index not in self.table:
-            return Text(" " * self.size)
+            return Text(_squeezed(" " * self.size))
         if step is not None:
-            signs = "".join(self._sign(step, token, index) for token in tokens)
-            return Text(signs, style="red" if "∅" in signs and "r" in signs else "cyan")
-        return Text("∅" * self.size if self.table[index] is None else "·" * self.size, style="dim")
+            return Text(_squeezed("".join(self._sign(step, token, index) for token in tokens)), style="cyan")
+        return Text(_squeezed(("∅" if self.table[index] is None else "·") * self.size), style="dim")
 
     def _sign(self, step: ScheduledRequest, token: int, index: int) -> str:
         end = step.start + step.tokens
@@ -72,9 +75,19 @@ class _Board:
         return "·" if self.table[index] is not None else "∅"
 
 
-def draw(events: Sequence[Event], violation: Violation) -> RenderableType | None:
-    """The events of the violation's request up to it; None where there is nothing to draw (no request, no modelled kind)."""
-    config = events[0]
+def _squeezed(signs: str) -> str:
+    """At most SIGNS_MAX signs."""
+    tokens_a_sign = -(-len(signs) // SIGNS_MAX)
+    chunks = (signs[start : start + tokens_a_sign] for start in range(0, len(signs), tokens_a_sign))
+    return "".join(min(chunk, key=_TELLING.index) for chunk in chunks)
+
+
+def draw(events: Numbered, violation: Violation, *, rows_max: int | None = None) -> RenderableType | None:
+    """The events of the violation's request up to it, the last `rows_max` of them; None where there is nothing to draw.
+
+    That is so for a violation without a request, and for a kind that is not modelled.
+    """
+    config = events[0][1]
     assert isinstance(config, Config)
     if violation.request is None:
         return None
@@ -83,7 +96,8 @@ def draw(events: Sequence[Event], violation: Violation) -> RenderableType | None
     kind = kind_of(spec)
     if kind is None:
         return None
-    board = _Board(kind, spec.block_size, _columns(events, violation, group), violation)
+    told = [(line, event) for line, event in events if line <= violation.line]
+    board = _Board(kind, spec.block_size, _columns(told, violation, group, SIGNS_A_ROW_MAX // min(SIGNS_MAX, spec.block_size)), violation)
     drawing = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for title in ("line", "event", "C", "F", "stale"):
         drawing.add_column(title, justify="right" if title in ("line", "C", "F", "stale") else "left", no_wrap=True)
@@ -91,54 +105,72 @@ def draw(events: Sequence[Event], violation: Violation) -> RenderableType | None
         style = "bold red" if index == violation.index else ""
         first = index * spec.block_size
         drawing.add_column(f"[{index}]\n{first}..{first + spec.block_size - 1}", style=style, no_wrap=True)
-    for line, event in enumerate(events[: violation.line], start=1):
-        _add_rows(drawing, board, line, event, violation.request, group)
+    rows = [row for line, event in told for row in _rows(board, line, event, violation.request, group)]
+    for row in rows[-(rows_max or len(rows)) :]:
+        drawing.add_row(*row)
     if violation.needed is not None:
         label = f"step {violation.step} needs" if violation.step is not None else "the next step needs"
         drawing.add_row(str(violation.line), Text(label, style="bold red"), "", "", "", *board.cells(needed=True))
     return Group(drawing, Text(LEGEND, style="dim"))
 
 
-def _columns(events: Sequence[Event], violation: Violation, group: int) -> range:
+def _columns(events: Numbered, violation: Violation, group: int, columns_max: int) -> range:
     """The table indices that are drawn: all of them if they are few, else those around the offending block."""
     top = 1
-    for event in events[: violation.line]:
+    for _, event in events:
         if isinstance(event, Allocate | Touch) and event.request == violation.request and event.group == group:
             top = max(top, event.first_index + len(event.blocks))
-    if top <= COLUMNS_MAX:
+    if top <= columns_max:
         return range(top)
-    start = max(0, min((violation.index or 0) - COLUMNS_MAX // 2, top - COLUMNS_MAX))
-    return range(start, start + COLUMNS_MAX)
+    start = max(0, min((violation.index or 0) - columns_max // 2, top - columns_max))
+    return range(start, start + columns_max)
 
 
-def _add_rows(drawing: Table, board: _Board, line: int, event: Event, request: str, group: int) -> None:
-    def row(label: str, counters: tuple[int, int, int] | None, cells: Sequence[Text]) -> None:
-        drawing.add_row(str(line), label, *(map(str, counters) if counters else ("", "", "")), *cells)
+Row = tuple[str | Text, ...]
+
+
+def _rows(board: _Board, line: int, event: Event, request: str, group: int) -> list[Row]:
+    """What an event shows of the request: a row, several for a step that runs it twice, or none."""
+
+    def row(label: str, counters: tuple[int, int, int] | None, cells: Sequence[Text]) -> Row:
+        return (str(line), label, *(map(str, counters) if counters else ("", "", "")), *cells)
 
     match event:
         case Allocate() | Touch() if event.request == request and event.group == group:
             board.hold(event.first_index, event.blocks)
         case Release() if event.request == request and event.group == group:
-            row(f"release ({event.cause})", None, board.cells(released=event.indices))
+            shown = row(f"release ({event.cause})", None, board.cells(released=event.indices))
             if event.cause in ("window", "connector_finish"):
                 board.release(event.indices)
+            return [shown]
         case Schedule():
-            for entry in _mine(event.requests, request):
-                board_cells = board.cells(step=entry)
-                row(f"step {event.step}: schedule [{entry.start}, {entry.start + entry.tokens})", entry.counters, board_cells)
+            return [
+                row(f"step {event.step}: schedule [{entry.start}, {entry.start + entry.tokens})", entry.counters, board.cells(step=entry))
+                for entry in _mine(event.requests, request)
+            ]
         case Process():
-            for output in _mine(event.requests, request):
-                rejected = f", {output.rejected} rejected" if output.rejected else ""
-                row(f"step {event.step}: process{rejected}", output.counters, board.cells())
+            return [
+                row(
+                    f"step {event.step}: process" + (f", {output.rejected} rejected" if output.rejected else ""),
+                    output.counters,
+                    board.cells(),
+                )
+                for output in _mine(event.requests, request)
+            ]
         case Computed() if event.request == request:
-            row(f"computed {event.computed} ({event.cause})", None, board.cells())
+            return [row(f"computed {event.computed} ({event.cause})", None, board.cells())]
         case Preempt() if event.request == request:
             board.table.clear()
-            row("preempt", None, board.cells())
+            return [row("preempt", None, board.cells())]
         case Finish() if event.request == request:
-            row(f"finish ({event.reason})", None, board.cells())
+            return [row(f"finish ({event.reason})", None, board.cells())]
         case Load():
-            row(f"load, job {event.job}, for {event.request}", None, board.cells())
+            return [row(f"load, job {event.job}, for {event.request}", None, board.cells())]
+    return []
+
+
+def _rejected(output: ProcessedRequest) -> str:
+    return f", {output.rejected} rejected" if output.rejected else ""
 
 
 _Entry = TypeVar("_Entry", ScheduledRequest, ProcessedRequest)

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from settled.proofs.catalogue import THEOREMS
+from settled.proofs.report.console import make_console
 from settled.proofs.runner import Exit, FoundRow, KillerRow, Row, Solvers, find_and_verify, prove
 
 AnyRow = Row | KillerRow | FoundRow
@@ -36,7 +37,7 @@ def exit_code(rows: Iterable[AnyRow]) -> Exit:
 
 def print_tables(keys: Sequence[str], solvers: Solvers) -> Exit:
     """Prints theorem by theorem; returns the exit code."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = make_console()
     began = time.perf_counter()
     console.print("solvers: " + ", ".join(f"{solver.name} {solver.version}" for solver in solvers), markup=False)
     everything: list[AnyRow] = []

@@ -19,6 +19,7 @@ from settled.model.events import Process, Release, Schedule
 from settled.model.search.bounded import UndecidedError
 from settled.model.trace_io import encode_event, write_trace
 from settled.proofs.refutations import Counterexample, Refutation, Replayed, run_on_reference, search
+from settled.proofs.report.console import make_console
 from settled.proofs.report.picture import draw
 from settled.proofs.runner import Exit
 
@@ -42,7 +43,7 @@ class Outcome:
 
 def run(refutations: Sequence[Refutation], *, replay: bool, as_json: bool, folder: Path | None) -> Exit:
     """Searches, judges, replays and prints each refutation; returns the worst exit code."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = make_console()
     outcomes = []
     for refutation in refutations:
         outcome = attempt(refutation, replay=replay)
@@ -103,7 +104,7 @@ def _print(console: Console, outcome: Outcome) -> None:
         f"  shortest: {shortest.length} events; every shorter length is unsatisfiable. Here window {shortest.window}, "
         f"block size {shortest.block_size}, prompt {shortest.prompt} tokens."
     )
-    picture = draw(counterexample.events, violation)
+    picture = draw(list(enumerate(counterexample.events, start=1)), violation)
     if picture is not None:
         console.print(picture)
     console.print(f"  {why(counterexample)}", markup=False)

@@ -34,6 +34,7 @@ SIGNS_MAX = 16  # a larger block shows one sign for several tokens: the most tel
 _TELLING = "!∅×rdw· "
 
 Numbered = Sequence[tuple[int, Event]]  # line numbers, counted from 1, and events
+Row = tuple[str | Text, ...]
 
 
 class _Board:
@@ -83,7 +84,7 @@ def _squeezed(signs: str) -> str:
 
 
 def draw(events: Numbered, violation: Violation, *, rows_max: int | None = None) -> RenderableType | None:
-    """The events of the violation's request up to it, the last `rows_max` of them; None where there is nothing to draw.
+    """The events of the violation's request, of those up to it the last `rows_max`; None where there is nothing to draw.
 
     That is so for a violation without a request, and for a kind that is not modelled.
     """
@@ -96,8 +97,7 @@ def draw(events: Numbered, violation: Violation, *, rows_max: int | None = None)
     kind = kind_of(spec)
     if kind is None:
         return None
-    told = [(line, event) for line, event in events if line <= violation.line]
-    board = _Board(kind, spec.block_size, _columns(told, violation, group, SIGNS_A_ROW_MAX // min(SIGNS_MAX, spec.block_size)), violation)
+    board = _Board(kind, spec.block_size, _columns(events, violation, group, SIGNS_A_ROW_MAX // min(SIGNS_MAX, spec.block_size)), violation)
     drawing = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for title in ("line", "event", "C", "F", "stale"):
         drawing.add_column(title, justify="right" if title in ("line", "C", "F", "stale") else "left", no_wrap=True)
@@ -105,13 +105,18 @@ def draw(events: Numbered, violation: Violation, *, rows_max: int | None = None)
         style = "bold red" if index == violation.index else ""
         first = index * spec.block_size
         drawing.add_column(f"[{index}]\n{first}..{first + spec.block_size - 1}", style=style, no_wrap=True)
-    rows = [row for line, event in told for row in _rows(board, line, event, violation.request, group)]
-    for row in rows[-(rows_max or len(rows)) :]:
+    before = [row for line, event in events if line <= violation.line for row in _rows(board, line, event, violation.request, group)]
+    after = [row for line, event in events if line > violation.line for row in _rows(board, line, event, violation.request, group)]
+    for row in [*before[-(rows_max or len(before)) :], *_needs(board, violation), *after]:
         drawing.add_row(*row)
-    if violation.needed is not None:
-        label = f"step {violation.step} needs" if violation.step is not None else "the next step needs"
-        drawing.add_row(str(violation.line), Text(label, style="bold red"), "", "", "", *board.cells(needed=True))
     return Group(drawing, Text(LEGEND, style="dim"))
+
+
+def _needs(board: _Board, violation: Violation) -> list[Row]:
+    if violation.needed is None:
+        return []
+    label = f"step {violation.step} needs" if violation.step is not None else "the next step needs"
+    return [(str(violation.line), Text(label, style="bold red"), "", "", "", *board.cells(needed=True))]
 
 
 def _columns(events: Numbered, violation: Violation, group: int, columns_max: int) -> range:
@@ -124,9 +129,6 @@ def _columns(events: Numbered, violation: Violation, group: int, columns_max: in
         return range(top)
     start = max(0, min((violation.index or 0) - columns_max // 2, top - columns_max))
     return range(start, start + columns_max)
-
-
-Row = tuple[str | Text, ...]
 
 
 def _rows(board: _Board, line: int, event: Event, request: str, group: int) -> list[Row]:

@@ -147,6 +147,10 @@ TOKENS, DRAFTS, REJECTED, HIT = (int_variable(name) for name in ("tokens", "draf
 PRUNES, PICKS_B, SAME, ORDERED, WAITS = (bool_variable(name) for name in ("prunes", "picks_b", "same", "ordered", "waits"))
 
 
+# The actions in which the request may prune its own table.
+PRUNING = ("schedule another step", "schedule the step", "prune before a connector's finish")
+
+
 def actions(state: Tracked, system: System) -> list[Action]:
     """Every event, from a state."""
     return [

@@ -1,13 +1,17 @@
-"""Theorem 5: the rule is tight. What it keeps, some continuation reads."""
+"""Theorem 5: the rule is tight. What it keeps, some continuation reads; what it may free, a prune frees."""
 
 from __future__ import annotations
 
 from settled.model import counters as count
+from settled.model import tracked
 from settled.model.algebra import both, int_variable, maximum, negate, select
 from settled.model.counters import Counters
-from settled.model.disciplines import RIGHT, VLLM, Discipline
-from settled.model.kinds import FullAttention, Kind, SlidingWindow, in_block
+from settled.model.disciplines import RIGHT, VLLM, Discipline, Rounding
+from settled.model.kinds import Kind, SlidingWindow, in_block
+from settled.model.properties import Property
 from settled.model.search.induction import Obligation
+from settled.model.tracked import System
+from settled.proofs.masks import FULL_ATTENTION, KIND_ASSUMPTIONS, SLIDING_WINDOW
 from settled.proofs.theorem import Killer, Part, Theorem
 
 _WINDOW = SlidingWindow(int_variable("window"))
@@ -36,12 +40,29 @@ def _tight(kind: Kind, discipline: Discipline) -> list[Obligation]:
     return [Obligation("kept blocks are read", hypotheses, conclusions), Obligation("cover: a block is kept", hypotheses)]
 
 
+def _held_bounded(kind: Kind, discipline: Discipline) -> list[Obligation]:
+    """Right after a request's own prune, no whole block below its need is held: none that the formula frees at p."""
+    system, state = System(kind, discipline), tracked.symbolic_state()
+    below_need = kind.frees_block(system.first, system.last, count.settled(state.counters), Rounding.FLOOR)
+    hypotheses = {**system.assumptions(), **KIND_ASSUMPTIONS[kind.name], "the request prunes now": tracked.PRUNES}
+    return [
+        Obligation(
+            f"{Property.HELD_BOUNDED}: {action.name}",
+            {**hypotheses, **action.guard},
+            {Property.HELD_BOUNDED: negate(both(action.after.entry.held, below_need))},
+        )
+        for action in tracked.actions(state, system)
+        if action.name in tracked.PRUNING
+    ]
+
+
 TIGHT = Theorem(
     key="T5",
     name="tightness",
     sentence=(
         "For an unfinished request below the maximum model length and extra_retained = 0, any block that the rule keeps and that holds a "
-        "position below that length is read by some continuation: no rule frees more."
+        "position below that length is read by some continuation: no rule frees more. Right after its own prune a request holds no "
+        "whole block below its need."
     ),
     assumptions=(
         "the continuation: the step that starts at p runs (T2), then steps of one token each up to the query",
@@ -49,7 +70,11 @@ TIGHT = Theorem(
     ),
     parts=(
         Part("sliding window", RIGHT, lambda discipline: _tight(_WINDOW, discipline)),
-        Part("full attention", RIGHT, lambda discipline: _tight(FullAttention(), discipline)),
+        Part("full attention", RIGHT, lambda discipline: _tight(FULL_ATTENTION, discipline)),
+        Part(Property.HELD_BOUNDED, RIGHT, lambda discipline: _held_bounded(SLIDING_WINDOW, discipline)),
     ),
-    killers=(Killer(VLLM, "sliding window", "kept blocks are read", "the query reads the token"),),
+    killers=(
+        Killer(VLLM, "sliding window", "kept blocks are read", "the query reads the token"),
+        Killer(VLLM, Property.HELD_BOUNDED, "held_bounded: schedule another step", Property.HELD_BOUNDED),
+    ),
 )

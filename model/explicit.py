@@ -8,11 +8,10 @@ first and last token, so one query covers every block size and every table index
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import reduce
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import NamedTuple
 
 from settled.model import counters as count
 from settled.model import lifetime
@@ -21,10 +20,8 @@ from settled.model.algebra import (
     BoolTerm,
     Int,
     IntTerm,
-    Term,
     as_bool,
     as_int,
-    bool_variable,
     both,
     either,
     implies,
@@ -39,6 +36,7 @@ from settled.model.disciplines import Discipline, Rounding
 from settled.model.kinds import Kind, in_block
 from settled.model.lifetime import Entry, Step
 from settled.model.properties import Property
+from settled.model.values import choose
 
 
 class Move(IntEnum):
@@ -275,51 +273,10 @@ def _counters_agree(state: Explicit) -> BoolTerm:
     stale: IntTerm = as_int(0)
     for slot in state.queue:
         in_flight = in_flight + select(as_bool(slot.step.unprocessed), slot.step.tokens, 0)
-        stale = stale + select(lifetime.is_dead(slot.step), slot.step.tokens, 0)
+        stale = stale + select(lifetime.is_stale(slot.step), slot.step.tokens, 0)
     counters = state.counters
     return both(
         as_int(counters.computed) == state.expected,
         as_int(counters.in_flight) == in_flight,
         as_int(counters.stale) == stale,
     )
-
-
-# ---- states as values ------------------------------------------------------------------------------------------------
-
-Value = TypeVar("Value", bound=tuple[Any, ...])
-
-
-def leaves(value: Any) -> list[Any]:
-    """The components of a nested value, in order."""
-    return [leaf for part in value for leaf in leaves(part)] if isinstance(value, tuple) else [value]
-
-
-def rebuild(shape: Value, new_leaves: Any) -> Value:
-    """A value of the same shape with other components, taken from an iterator."""
-    parts = [rebuild(part, new_leaves) if isinstance(part, tuple) else next(new_leaves) for part in shape]
-    make = getattr(type(shape), "_make", tuple)
-    return cast("Value", make(parts))
-
-
-def choose(condition: Bool, then: Value, otherwise: Value) -> Value:
-    """Component by component, `then` if the condition holds."""
-    pairs = zip(leaves(then), leaves(otherwise), strict=True)
-    return rebuild(then, (_same_sort_select(condition, x, y) for x, y in pairs))
-
-
-def _same_sort_select(condition: Bool, then: Int | Bool, otherwise: Int | Bool) -> Term:
-    if isinstance(then, BoolTerm | bool) and isinstance(otherwise, BoolTerm | bool):
-        return select(condition, as_bool(then), otherwise)
-    return select(condition, cast("Int", then), cast("Int", otherwise))
-
-
-def symbols(shape: Value, suffix: str) -> Value:
-    """A value of the same shape whose components are variables."""
-    names = iter(f"{index}@{suffix}" for index in range(len(leaves(shape))))
-    fresh = (bool_variable(next(names)) if isinstance(leaf, BoolTerm | bool) else int_variable(next(names)) for leaf in leaves(shape))
-    return rebuild(shape, fresh)
-
-
-def concrete(shape: Value, values: Mapping[str, Any]) -> Value:
-    """The value of a symbolic one, from the values of its variables."""
-    return rebuild(shape, (values[leaf.args[0]] if leaf.op == "variable" else leaf.args[0] for leaf in leaves(shape)))

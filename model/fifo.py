@@ -13,9 +13,9 @@ from settled.model import counters as count
 from settled.model.algebra import BoolTerm, Int, IntTerm, as_int, function, implies, int_variable, maximum, select
 from settled.model.counters import Counters
 from settled.model.disciplines import Discipline
-from settled.model.tracked import HIT, REJECTED
 
 SYMBOL = "A"
+REJECTED, HIT = int_variable("rejected"), int_variable("hit")
 
 
 class Fifo(NamedTuple):
@@ -52,8 +52,8 @@ def tokens_before(step: Int) -> IntTerm:
 
 
 def increases(earlier: IntTerm, later: IntTerm) -> BoolTerm:
-    """A is strictly increasing, for one pair: every step has a token."""
-    return implies(earlier < later, tokens_before(earlier) < tokens_before(later))
+    """A grows by at least one a step, for one pair: every step has a token."""
+    return implies(earlier < later, tokens_before(later) - tokens_before(earlier) >= later - earlier)
 
 
 def actions(state: Fifo, discipline: Discipline) -> list[FifoAction]:

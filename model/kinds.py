@@ -1,7 +1,7 @@
 """Attention kinds. The mask is the only axiom; everything else here is derived from it or is an engine's claim about it.
 
 `reads(query, token)`: the query at position `query` reads the key at position `token`. An engine's formula
-(`get_num_skipped_tokens`) is a claim: `proofs/kinds.py` proves that it frees no more than the mask allows. All positions, windows
+(`get_num_skipped_tokens`) is a claim: `proofs/masks.py` proves that it frees no more than the mask allows. All positions, windows
 and block sizes are in tokens and may be symbolic.
 """
 

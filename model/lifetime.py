@@ -41,7 +41,7 @@ def is_live(step: Step) -> BoolTerm:
     return both(step.unprocessed, negate(step.stale))
 
 
-def is_dead(step: Step) -> BoolTerm:
+def is_stale(step: Step) -> BoolTerm:
     """Unprocessed, but its generation is over: its output will not be applied."""
     return both(step.unprocessed, step.stale)
 
@@ -129,14 +129,15 @@ class Block(NamedTuple):
 
 def take(block: Block, taken: Bool) -> Block:
     """One more reference, if `taken`; a block with a reference is not free."""
-    return Block(as_int(block.references) + _one(taken), both(block.free, negate(taken)))
+    return Block(as_int(block.references) + one(taken), both(block.free, negate(taken)))
 
 
 def give_up(block: Block, released: Bool) -> Block:
     """One reference fewer, if `released`; free exactly when none is left."""
-    references = as_int(block.references) - _one(released)
+    references = as_int(block.references) - one(released)
     return Block(references, either(both(negate(released), block.free), both(released, references == 0)))
 
 
-def _one(condition: Bool) -> IntTerm:
+def one(condition: Bool) -> IntTerm:
+    """1 if the condition holds, else 0."""
     return select(as_bool(condition), 1, 0)

@@ -33,7 +33,6 @@ from settled.model.counters import Counters
 from settled.model.disciplines import Discipline, FreeBasis
 from settled.model.kinds import Kind
 from settled.model.lifetime import Block, Entry, Step
-from settled.model.properties import Contract
 
 
 class Tracked(NamedTuple):
@@ -46,8 +45,8 @@ class Tracked(NamedTuple):
     row_held: Bool  # the step's row, as it stood at its schedule, has a block for the token
     row_is_b: Bool
     fenced: Bool  # the reference of the step's ended generation is still kept
-    older: Int  # of a dead step: tokens of unprocessed steps of earlier generations, which come before its own
-    floor: Int  # of a dead step: what would be settled of its generation, had that not ended
+    stale_ahead: Int  # of a stale step: tokens of unprocessed steps of earlier generations, which come before its own
+    ended_settled: Int  # of a stale step: what would be settled of its generation, had that not ended
     block: Block  # b
     others: Int  # references on b by anybody but the present generation and the step's fence
     unordered: Bool  # since the step was scheduled, b was given to a writer that is not ordered after the step
@@ -74,10 +73,6 @@ class System:
 
     def reads(self, step: Step) -> BoolTerm:
         return lifetime.reads(step, self.kind, self.token)
-
-    def uses(self, step: Step) -> BoolTerm:
-        """Reads or writes."""
-        return either(self.reads(step), lifetime.writes(step, self.token, self.lookahead))
 
     def assumptions(self) -> dict[str, BoolTerm]:
         """What every theorem about the system assumes of the constants."""
@@ -113,8 +108,8 @@ def symbolic_state() -> Tracked:
         bool_variable("row_held"),
         bool_variable("row_is_b"),
         bool_variable("fenced"),
-        int_variable("older"),
-        int_variable("floor"),
+        int_variable("stale_ahead"),
+        int_variable("ended_settled"),
         Block(int_variable("b.references"), bool_variable("b.free")),
         int_variable("others"),
         bool_variable("unordered"),
@@ -130,8 +125,8 @@ INITIAL = Tracked(
     row_held=False,
     row_is_b=False,
     fenced=False,
-    older=0,
-    floor=0,
+    stale_ahead=0,
+    ended_settled=0,
     block=Block(0, True),
     others=0,
     unordered=False,
@@ -248,16 +243,16 @@ def _processes(state: Tracked, system: System) -> list[Action]:
             },
             own,
         ),
-        Action("process the step, stale", {"stale": lifetime.is_dead(step)}, _leave_fence(own)),
+        Action("process the step, stale", {"stale": lifetime.is_stale(step)}, _leave_fence(own)),
     ]
 
 
 def _process_stale(state: Tracked, system: System) -> Action:
     """A stale output: it may be of the ended generation of the tracked step, which it then moves, or of an earlier one."""
     step, counters = state.step, state.counters
-    same = both(lifetime.is_dead(step), SAME)
-    earlier = both(lifetime.is_dead(step), negate(SAME))
-    before = both(implies(same, as_int(step.ahead) >= TOKENS), implies(earlier, as_int(state.older) >= TOKENS))
+    same = both(lifetime.is_stale(step), SAME)
+    earlier = both(lifetime.is_stale(step), negate(SAME))
+    before = both(implies(same, as_int(step.ahead) >= TOKENS), implies(earlier, as_int(state.stale_ahead) >= TOKENS))
     return Action(
         "process a stale step",
         {
@@ -268,8 +263,8 @@ def _process_stale(state: Tracked, system: System) -> Action:
         state._replace(
             counters=count.process(counters, TOKENS, REJECTED, system.discipline),
             step=lifetime.after_earlier_output(step, TOKENS, REJECTED, same_generation=same),
-            older=select(earlier, as_int(state.older) - TOKENS, state.older),
-            floor=select(same, as_int(state.floor) + TOKENS - REJECTED, state.floor),
+            stale_ahead=select(earlier, as_int(state.stale_ahead) - TOKENS, state.stale_ahead),
+            ended_settled=select(same, as_int(state.ended_settled) + TOKENS - REJECTED, state.ended_settled),
         ),
     )
 
@@ -277,7 +272,7 @@ def _process_stale(state: Tracked, system: System) -> Action:
 def _leave_fence(state: Tracked) -> Tracked:
     """The step is over; from here on the environment may let go of the fenced reference."""
     handed_over = both(state.fenced, state.row_is_b)
-    return state._replace(fenced=False, others=as_int(state.others) + select(handed_over, 1, 0))
+    return state._replace(fenced=False, others=as_int(state.others) + lifetime.one(handed_over))
 
 
 def _end_of_generation(state: Tracked, system: System) -> Action:
@@ -287,13 +282,13 @@ def _end_of_generation(state: Tracked, system: System) -> Action:
         step=lifetime.after_generation(state.step),
         entry=lifetime.EMPTY,
         entry_is_b=False,
-        older=select(lifetime.is_live(state.step), state.counters.stale, state.older),
-        floor=select(lifetime.is_live(state.step), count.settled(state.counters), state.floor),
+        stale_ahead=select(lifetime.is_live(state.step), state.counters.stale, state.stale_ahead),
+        ended_settled=select(lifetime.is_live(state.step), count.settled(state.counters), state.ended_settled),
     )
     if system.discipline.fence:
         kept = both(lifetime.is_live(state.step), state.row_held, state.entry.held)
         moved_on = both(state.entry_is_b, negate(kept))
-        ended = ended._replace(fenced=either(state.fenced, kept), others=as_int(state.others) + select(moved_on, 1, 0))
+        ended = ended._replace(fenced=either(state.fenced, kept), others=as_int(state.others) + lifetime.one(moved_on))
     else:
         ended = ended._replace(block=lifetime.give_up(state.block, state.entry_is_b))
     return Action("preempt, finish or abort", {}, ended)
@@ -347,52 +342,3 @@ def _others(state: Tracked) -> list[Action]:
             state._replace(block=lifetime.give_up(state.block, True), others=others - 1),
         ),
     ]
-
-
-# ---- the properties, of the tracked constants ------------------------------------------------------------------------
-
-
-def is_referenced(state: Tracked) -> BoolTerm:
-    """The request's own reference on the block that the step's row names for the token is still there."""
-    own = select(as_bool(state.step.stale), as_bool(state.fenced), as_bool(state.entry_is_b))
-    in_pool = either(state.block.free, as_int(state.block.references) < 1)
-    return both(state.row_held, implies(state.row_is_b, both(own, negate(in_pool))))
-
-
-def is_intact(state: Tracked, contract: Contract) -> BoolTerm:
-    """Whether a step may still rely on the tracked block of its row under a contract."""
-    match contract:
-        case Contract.SETTLED:
-            return is_referenced(state)
-        case Contract.STREAM_ORDER:
-            return both(state.row_held, negate(both(state.row_is_b, state.unordered)))
-        case Contract.EVENT:
-            return both(state.row_held, negate(both(state.row_is_b, state.unwaited)))
-
-
-def read_resident(state: Tracked, system: System, contract: Contract) -> BoolTerm:
-    """If the step is unprocessed and reads the token, its block is not null, not free and not someone else's."""
-    return implies(system.reads(state.step), is_intact(state, contract))
-
-
-def write_owned(state: Tracked, system: System, contract: Contract) -> BoolTerm:
-    """If the step is unprocessed and may write the token's slot, its request has not lost the block."""
-    return implies(lifetime.writes(state.step, system.token, system.lookahead), is_intact(state, contract))
-
-
-def rollback_resident(state: Tracked, system: System) -> BoolTerm:
-    """What the next step, which starts at the computed count, reads is resident."""
-    computed = as_int(state.counters.computed)
-    read = both(system.token < computed, system.kind.reads(computed, system.token))
-    return implies(read, state.entry.held)
-
-
-def single_owner(state: Tracked) -> BoolTerm:
-    """b's reference count equals its holders, and b is free exactly at zero."""
-    holders = as_int(state.others) + _one(state.entry_is_b) + _one(both(state.fenced, state.row_is_b))
-    references = as_int(state.block.references)
-    return both(references == holders, as_int(state.others) >= 0, as_bool(state.block.free) == (references == 0))
-
-
-def _one(condition: Bool) -> Int:
-    return select(as_bool(condition), 1, 0)

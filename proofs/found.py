@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from settled.model import lifetime, tracked
 from settled.model.algebra import BoolTerm, IntTerm, Term, as_bool, as_int, both, int_variable, negate, substitute
 from settled.model.disciplines import Discipline
-from settled.model.explicit import leaves, rebuild
 from settled.model.kinds import SlidingWindow
 from settled.model.search.induction import Obligation
 from settled.model.search.solver import HornAnswer, HornRule, find_invariant
 from settled.model.tracked import Action, System, Tracked
+from settled.model.values import leaves, rebuild
 
 KEPT = ("computed", "in_flight", "step.unprocessed", "step.start", "step.tokens", "step.ahead", "entry.pruned")
 ACTIONS = (

@@ -11,6 +11,7 @@ from settled.model.disciplines import Discipline
 from settled.model.kinds import Kind
 from settled.model.search.induction import Named, Obligation, Transition, inductive, with_shrinking
 from settled.model.tracked import System, Tracked
+from settled.model.tracked_properties import single_owner
 
 Properties = Callable[[Tracked, System], Named]
 
@@ -24,7 +25,7 @@ def _counts(state: Tracked) -> dict[str, BoolTerm]:
     """What the counters say of the tracked step."""
     step, settled = state.step, count.settled(state.counters)
     in_flight, stale = as_int(state.counters.in_flight), as_int(state.counters.stale)
-    ahead, tokens, older = as_int(step.ahead), as_int(step.tokens), as_int(state.older)
+    ahead, tokens, stale_ahead = as_int(step.ahead), as_int(step.tokens), as_int(state.stale_ahead)
     shape = both(tokens >= 1, as_int(step.drafts) <= tokens, ahead >= 0)
     return {
         "counts": both(stale >= 0, in_flight >= stale, settled >= 0),
@@ -32,8 +33,8 @@ def _counts(state: Tracked) -> dict[str, BoolTerm]:
             lifetime.is_live(step), both(shape, as_int(step.start) == settled + ahead, ahead + tokens <= in_flight - stale)
         ),
         "stale step": implies(
-            lifetime.is_dead(step),
-            both(shape, as_int(step.start) == as_int(state.floor) + ahead, older >= 0, older + ahead + tokens <= stale),
+            lifetime.is_stale(step),
+            both(shape, as_int(step.start) == as_int(state.ended_settled) + ahead, stale_ahead >= 0, stale_ahead + ahead + tokens <= stale),
         ),
     }
 
@@ -54,13 +55,20 @@ def _row(state: Tracked, system: System) -> dict[str, BoolTerm]:
     step = state.step
     live = both(lifetime.is_live(step), negate(state.entry.pruned))
     same_block = as_bool(state.entry_is_b) == as_bool(state.row_is_b)
-    unneeded = system.kind.may_free(system.token, state.floor)
+    out_of_need = either(_is_beyond(state, system), _is_unneeded(state, system))
     return {
-        "row": implies(both(live, negate(_is_beyond(state, system))), state.row_held),
+        "row": implies(both(step.unprocessed, negate(out_of_need)), state.row_held),
         "row is the table's": implies(both(live, state.row_held), both(state.entry.held, same_block)),
-        "fence": implies(lifetime.is_dead(step), either(both(state.fenced, state.row_held), _is_beyond(state, system), unneeded)),
-        "fence ends with the step": implies(state.fenced, lifetime.is_dead(step)),
+        "fence": implies(both(lifetime.is_stale(step), state.row_held), either(state.fenced, out_of_need)),
+        "fence ends with the step": implies(state.fenced, both(lifetime.is_stale(step), state.row_held)),
     }
+
+
+def _is_unneeded(state: Tracked, system: System) -> BoolTerm:
+    """Whether the step's generation has no more need of the token: pruned, or prunable at what was settled of it."""
+    step = state.step
+    ended = both(step.stale, system.kind.may_free(system.token, state.ended_settled))
+    return either(ended, both(negate(step.stale), state.entry.pruned))
 
 
 def _is_beyond(state: Tracked, system: System) -> BoolTerm:
@@ -73,15 +81,13 @@ def _pool(state: Tracked, system: System) -> dict[str, BoolTerm]:
     """Who holds block b, and that nobody was given it while the step still uses it."""
     step = state.step
     given_away = both(step.unprocessed, state.row_is_b, either(state.unordered, state.unwaited))
-    unneeded = system.kind.may_free(system.token, state.floor)
-    out_of_use = either(
-        both(lifetime.is_dead(step), either(_is_beyond(state, system), unneeded)),
-        both(lifetime.is_live(step), either(state.entry.pruned, negate(state.row_held))),
-    )
+    never_there = both(lifetime.is_live(step), negate(state.row_held))
+    out_of_use = either(_is_unneeded(state, system), both(step.stale, _is_beyond(state, system)), never_there)
     return {
         "entry of b is held": implies(state.entry_is_b, state.entry.held),
-        "single owner": tracked.single_owner(state),
+        "single owner": single_owner(state),
         "given away after use": implies(given_away, out_of_use),
+        "every writer is ordered": implies(step.unprocessed, negate(either(state.unordered, state.unwaited))),
     }
 
 

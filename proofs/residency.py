@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from settled.model import tracked
+from settled.model import tracked_properties
 from settled.model.algebra import int_variable
 from settled.model.disciplines import CEIL, NO_FENCE, OPTIMISTIC, RAW_FINISH, RIGHT, STALE_APPLIED, VLLM, Discipline
 from settled.model.kinds import AnyShrinking, Kind
@@ -38,9 +38,9 @@ def _residency(kind: Kind, discipline: Discipline) -> list[Obligation]:
 
 
 def _in_use(state: Tracked, system: System) -> Named:
-    reads = {f"{Property.READ_RESIDENT}, {contract}": tracked.read_resident(state, system, contract) for contract in Contract}
-    writes = {f"{Property.WRITE_OWNED}, {contract}": tracked.write_owned(state, system, contract) for contract in Contract}
-    return {**reads, **writes, Property.SINGLE_OWNER: tracked.single_owner(state)}
+    reads = {f"{Property.READ_RESIDENT}, {contract}": tracked_properties.read_resident(state, system, contract) for contract in Contract}
+    writes = {f"{Property.WRITE_OWNED}, {contract}": tracked_properties.write_owned(state, system, contract) for contract in Contract}
+    return {**reads, **writes, Property.SINGLE_OWNER: tracked_properties.single_owner(state)}
 
 
 def _rollback(kind: Kind, discipline: Discipline) -> list[Obligation]:
@@ -48,7 +48,7 @@ def _rollback(kind: Kind, discipline: Discipline) -> list[Obligation]:
 
 
 def _after_rollback(state: Tracked, system: System) -> Named:
-    return {Property.ROLLBACK_RESIDENT: tracked.rollback_resident(state, system)}
+    return {Property.ROLLBACK_RESIDENT: tracked_properties.rollback_resident(state, system)}
 
 
 def _assumptions(kind: Kind) -> Named:

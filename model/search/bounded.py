@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from settled.model.algebra import BoolTerm, Int, IntTerm, as_int, both, int_variable
-from settled.model.explicit import Choice, Setting, after, concrete, guard, initial, leaves, symbols, violated
+from settled.model.explicit import Choice, Setting, after, guard, initial, violated
 from settled.model.properties import Property
 from settled.model.search.solver import Z3, Status
+from settled.model.values import concrete, leaves, symbols
 
 # Tried in this order for the trace that is shown; 4 reads well, 2 is the least at which rounding matters.
 BLOCK_SIZES = (4, 2, 1)

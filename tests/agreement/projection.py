@@ -63,8 +63,8 @@ class Projection:
     holders: Counter[tuple[str, int, int, int]] = field(default_factory=Counter)  # (request, generation, group, index)
     generation: Counter[str] = field(default_factory=Counter)
     row: tuple[bool, bool] = (False, False)  # held, is b
-    older: int = 0
-    floor: int = 0
+    stale_ahead: int = 0
+    ended_settled: int = 0
     kept: bool = False  # the step's generation ended with the row's block still in the table
     last_step: dict[str, int] = field(default_factory=lambda: {"start": 0, "tokens": 0, "drafts": 0, "ahead": 0})
     step_was_stale: bool = False
@@ -97,8 +97,8 @@ class Projection:
             "row_held": self.row[0],
             "row_is_b": self.row[1],
             "fenced": fenced,
-            "older": self.older,
-            "floor": self.floor,
+            "stale_ahead": self.stale_ahead,
+            "ended_settled": self.ended_settled,
             "b.references": references,
             "b.free": references == 0,
             "others": references - mine,
@@ -250,22 +250,22 @@ class Projection:
             assert output.counters == expected, f"line {self.line}: recorded {output.counters}, projected {expected}"
 
     def _move_ghosts(self, processed: InFlight, rejected: int) -> bool:
-        """What the proof remembers of a dead step's generation; whether the processed step is of it."""
+        """What the proof remembers of a stale step's generation; whether the processed step is of it."""
         step = next((entry for entry in self.queue if entry.number == self.constants.step), None)
         if step is None or not step.stale:
             return False
         same = step.generation == processed.generation
         if same:
-            self.floor += processed.tokens - rejected
+            self.ended_settled += processed.tokens - rejected
         else:
-            self.older -= processed.tokens
+            self.stale_ahead -= processed.tokens
         return same
 
     def end_generation(self, *, finished: bool) -> None:
         before = self.state()
         if before["step.unprocessed"] and not before["step.stale"]:
             self.kept = self.row[0] and before["entry.held"]
-            self.older, self.floor = before["stale"], before["computed"] - before["in_flight"] + before["stale"]
+            self.stale_ahead, self.ended_settled = before["stale"], before["computed"] - before["in_flight"] + before["stale"]
         self.generation[self.constants.request] += 1  # the old entries keep their holders: the fence, or a release to come
         self.computed, self.table = 0, {}
         for entry in self.queue:

@@ -14,7 +14,7 @@ from settled.model import events as ev
 from settled.model import tracked
 from settled.model.algebra import BoolTerm, Term, as_bool, as_int, both
 from settled.model.disciplines import Discipline
-from settled.model.explicit import leaves
+from settled.model.values import leaves
 from settled.model.interpret import compile_terms
 from settled.model.kinds import kind_of
 from settled.model.specs import KVCacheSpec

@@ -28,7 +28,8 @@ from settled.model.disciplines import (
     VLLM,
     Discipline,
 )
-from settled.model.explicit import Choice, Explicit, Move, Setting, after, guard, initial, leaves, rebuild, symbols, violated
+from settled.model.explicit import Choice, Explicit, Move, Setting, after, guard, initial, violated
+from settled.model.values import leaves, rebuild, symbols
 from settled.model.interpret import compile_terms
 from settled.model.kinds import SlidingWindow
 from settled.model.properties import Property

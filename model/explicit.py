@@ -4,6 +4,9 @@ It composes the same functions as `tracked.py`, but nothing is left to an enviro
 many slots as the trace has events, so the pipeline depth is not bounded by anything but the length. A step is what an engine
 schedules: a chunk of the prompt without drafts, or one token with its drafts. One table entry is followed, that of a block given by its
 first and last token, so one query covers every block size and every table index.
+
+What it leaves out: other requests (a hit finds only what this request computed), steps of other shapes, hits of the whole prompt
+(vLLM computes its last token again), loads.
 """
 
 from __future__ import annotations
@@ -37,6 +40,9 @@ from settled.model.kinds import Kind, in_block
 from settled.model.lifetime import Entry, Step
 from settled.model.properties import Property
 from settled.model.values import choose
+
+# The same in one line, for whoever claims that a trace is a shortest one.
+SCOPE = "one request, steps as vLLM makes them, hits on its own blocks only"
 
 
 class Move(IntEnum):

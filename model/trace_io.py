@@ -17,8 +17,16 @@ class TraceError(ValueError):
     """A line that is not schema v1: says what is wrong, on which line (counted from 1) of which source."""
 
     def __init__(self, source: str, line: int, message: str) -> None:
+        message = printable(message)  # it goes to a terminal
         super().__init__(f"{source}:{line}: {message}")
         self.source, self.line, self.message = source, line, message
+
+
+def printable(text: str) -> str:
+    """Text of a trace with its control characters escaped, so that none of them reaches a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape", "surrogatepass").decode("ascii") for char in text)
 
 
 def read_trace(lines: Iterable[str | bytes], source: str = "<trace>") -> Iterator[tuple[int, Event]]:
@@ -44,20 +52,28 @@ def decode_line(line: str | bytes, source: str, number: int) -> Event | None:
     """The event on one line; None for an extension event (x_...). Raises TraceError."""
     try:
         raw = msgspec.json.decode(line)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise TraceError(source, number, f"not a JSON object (truncated?): {error}") from None
+    except RecursionError:
+        raise TraceError(source, number, "nested too deeply: expected an event of schema v1") from None
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise TraceError(source, number, _why_no_json(line, str(error))) from None
     if not isinstance(raw, dict):
         raise TraceError(source, number, f"expected a JSON object, found {type(raw).__name__}")
     name = raw.get("event")
     if not isinstance(name, str):
-        raise TraceError(source, number, "missing key 'event'")
+        found = f"key 'event' is {type(name).__name__}: expected the name of an event" if "event" in raw else "missing key 'event'"
+        raise TraceError(source, number, found)
     if name.startswith("x_"):
         return None
     cls = EVENT_BY_NAME.get(name)
     if cls is None:
         raise TraceError(source, number, f"unknown event {name!r}; expected one of {', '.join(EVENT_BY_NAME)}")
     try:
-        return _decode_config(raw) if cls is Config else msgspec.convert(raw, cls)
+        if cls is Config:
+            return _decode_config(raw)
+        event: Event = msgspec.convert(raw, cls)
+        if _may_break_limits(line):
+            _check_limits(event)
+        return event
     except (msgspec.ValidationError, ValueError) as error:
         raise TraceError(source, number, f"{name}: {_tidy(str(error))}") from None
 
@@ -73,15 +89,54 @@ def write_trace(events: Iterable[Event], out: TextIO) -> None:
         out.write(encode_event(event) + "\n")
 
 
-# The least value of each number of a config: blocks, steps or tokens.
-_AT_LEAST = {
-    "num_blocks": 1,
-    "max_in_flight_steps": 1,
-    "max_batched_tokens": 1,
-    "num_draft_tokens": 0,
-    "num_lookahead_tokens": 0,
-    "max_model_len": 1,
+# ---- limits ----------------------------------------------------------------------------------------------------------
+
+# The least and the most of every number, by the name of its key, and what it counts. The most is far above any engine, and low enough
+# that one line of a trace can ask for little memory and time: a table index costs a list entry, a block of the pool a counter. Block
+# ids and groups have their ends in the config; the monitor checks them.
+_TOKENS_MAX, _INDEX_MAX, _BLOCKS_MAX, _COUNT_MAX, _GROUPS_MAX = 2**31, 2**20, 2**24, 2**53, 64
+_TOKENS, _LENGTH, _SIGNED = (0, _TOKENS_MAX, "tokens"), (1, _TOKENS_MAX, "tokens"), (-_TOKENS_MAX, _TOKENS_MAX, "tokens")
+_INDEX = (0, _INDEX_MAX, "table indices")
+_LIMITS: dict[str, tuple[int, int, str]] = {
+    "num_blocks": (1, _BLOCKS_MAX, "blocks"),
+    "max_in_flight_steps": (1, _INDEX_MAX, "steps"),
+    "handles": (0, _INDEX_MAX, "handles"),
+    "num_speculative_blocks": (0, _INDEX_MAX, "blocks"),
+    "cap": (0, _COUNT_MAX, "blocks"),
+    **dict.fromkeys(("step", "events"), (0, _COUNT_MAX, "a count")),
+    **dict.fromkeys(("block_size", "window", "chunk", "max_batched_tokens", "max_model_len"), _LENGTH),
+    **dict.fromkeys(("extra_retained", "sink", "num_draft_tokens", "num_lookahead_tokens"), _TOKENS),
+    **dict.fromkeys(("prompt_tokens", "max_tokens", "computed", "local", "external", "in_flight", "stale"), _TOKENS),
+    **dict.fromkeys(("start", "end", "tokens", "drafts", "sampled", "rejected"), _TOKENS),
+    "counters": _SIGNED,  # what the engine says of itself: a negative one is a finding
+    **dict.fromkeys(("first_index", "indices", "from_index", "to_index", "reads", "writes"), _INDEX),
 }
+_DIGITS_TO_ZERO = bytes(ord("0") if chr(byte).isdecimal() and byte < 128 else byte for byte in range(256))
+
+
+def _may_break_limits(line: str | bytes) -> bool:
+    """Whether a number below 0 or above a million may stand on a line: no limit lies between, and most lines have none. Cheap."""
+    text = line.encode(errors="replace") if isinstance(line, str) else line
+    return b"-" in text or b"0000000" in text.translate(_DIGITS_TO_ZERO)
+
+
+def _check_limits(value: Any, name: str = "", where: str = "$") -> None:
+    """Raises ValueError if a number somewhere in an event is out of its limits."""
+    if isinstance(value, int) and not isinstance(value, bool) and name in _LIMITS:
+        least, most, unit = _LIMITS[name]
+        if value < least:
+            raise ValueError(f"{name} must be at least {least}, not {value} - at `{where}`")
+        if value > most:
+            raise ValueError(f"{name} must be at most {most} ({unit}), not {value} - at `{where}`")
+    elif isinstance(value, tuple):
+        for position, item in enumerate(value):
+            _check_limits(item, name, f"{where}[{position}]")
+    elif is_dataclass(value):
+        for field in fields(value):
+            _check_limits(getattr(value, field.name), field.name, f"{where}.{field.name}")
+
+
+# ---- parts -----------------------------------------------------------------------------------------------------------
 
 
 def _decode_config(raw: dict[str, Any]) -> Config:
@@ -90,12 +145,11 @@ def _decode_config(raw: dict[str, Any]) -> Config:
     groups = raw.get("groups")
     if not isinstance(groups, list) or not groups:
         raise ValueError("groups must be a list of at least one group")
+    if len(groups) > _GROUPS_MAX:
+        raise ValueError(f"groups must be at most {_GROUPS_MAX}, not {len(groups)}")
     specs = tuple(_decode_spec(index, group) for index, group in enumerate(groups))
     config = replace(msgspec.convert({**raw, "groups": []}, Config), groups=specs)
-    for field, least in _AT_LEAST.items():
-        value = getattr(config, field)
-        if value is not None and value < least:
-            raise ValueError(f"{field} must be at least {least}, not {value}")
+    _check_limits(config)
     return config
 
 
@@ -126,3 +180,25 @@ def _plain(value: Any) -> Any:
 
 def _tidy(message: str) -> str:
     return re.sub(r"Object missing required field (`\w+`)( - at `\$(.*)`)?", r"missing key \1\2", message)
+
+
+# What the first bytes of a line betray that is no JSON.
+_GIVEAWAYS = (
+    (b"\x1f\x8b", "compressed by gzip: expected the text itself, such as from `zcat TRACE | settled check -`"),
+    (b"\xff\xfe", "text in UTF-16: expected UTF-8"),
+    (b"\xfe\xff", "text in UTF-16: expected UTF-8"),
+    (b"\xef\xbb\xbf", "a byte order mark comes first: expected UTF-8 without one"),
+)
+
+
+def _why_no_json(line: str | bytes, error: str) -> str:
+    """Why a line cannot be read, in words for the usual mistakes."""
+    start = line[:64].encode(errors="replace") if isinstance(line, str) else line[:64]
+    if not line.strip():
+        return "an empty line: expected a JSON object, one event a line"
+    for giveaway, what in _GIVEAWAYS:
+        if start.startswith(giveaway):
+            return what
+    if b"\0" in start:
+        return "null bytes: not UTF-8 text (UTF-16, or a binary file?)"
+    return f"not a JSON object (truncated?): {error}"

@@ -17,6 +17,11 @@ COUNTS = ("counts", "live step", "stale step")
 _ENDS_A_GENERATION = "preempt, finish or abort"
 
 
+IN_ORDER_OUTPUT = (
+    "outputs are processed in schedule order, stale ones before live ones",
+    "a step has at least one token, and its output rejects at most its drafts (of another step: at most its tokens)",
+)
+
 # ---- theorem 1 -------------------------------------------------------------------------------------------------------
 
 
@@ -107,7 +112,7 @@ SETTLED_IS_TRUE_START = Theorem(
         "p = C - (F - stale) is the true start of the oldest unprocessed live step, of the next step if there is none; it never falls "
         "within a generation; max(0, C - F) is at most p."
     ),
-    assumptions=("an output rejects at most the tokens of its step", "outputs are processed in schedule order"),
+    assumptions=(*IN_ORDER_OUTPUT, "a hit comes at computed = 0"),
     parts=(Part("any step", RIGHT, _true_start),),
     killers=(
         Killer(STALE_APPLIED, "any step", "process a stale step", "live step"),

@@ -78,7 +78,9 @@ def verify(system: Core, found: tuple[BoolTerm, ...]) -> list[Obligation]:
     def after(values: Mapping[str, Term]) -> dict[str, BoolTerm]:
         return {name: substitute(conjunct, values) for name, conjunct in before.items()}
 
+    covers = [Obligation(f"cover: {action.name}", {**assumed, **before, **action.guard}) for action in system.actions]
     return [
+        *covers,
         Obligation("initial state", assumed, after(system.values(tracked.INITIAL))),
         *(Obligation(action.name, {**assumed, **before, **action.guard}, after(system.values(action.after))) for action in system.actions),
         Obligation("no bad state", {**assumed, **before}, {"no bad state": negate(system.bad)}),

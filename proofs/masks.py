@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from settled.model.algebra import BoolTerm, IntTerm, both, implies, int_variable
+from settled.model import lifetime
+from settled.model.algebra import BoolTerm, IntTerm, both, implies, int_variable, maximum
 from settled.model.disciplines import Discipline
 from settled.model.kinds import FullAttention, Kind, SlidingWindow, ceil_div, in_block, needed_sets_shrink
+from settled.model.lifetime import Step
 from settled.model.search.induction import Named, Obligation
 
 WINDOW, EXTRA = int_variable("window"), int_variable("extra_retained")
@@ -29,8 +31,23 @@ def mask_lemmas(kind: Kind, discipline: Discipline) -> list[Obligation]:
         _claim("needed-sets shrink", assumed, needed_sets_shrink(kind, _QUERY, _LATER, _TOKEN)),
         _claim("a query reads its own key", {**assumed, "query >= 0": _QUERY >= 0}, kind.reads(_QUERY, _QUERY)),
         _claim("and none after it", {**assumed, "a later key": _QUERY < _TOKEN}, implies(kind.reads(_QUERY, _TOKEN), False)),
-        _claim("the skip formula frees no more than the mask", {**assumed, **block, "freed": frees}, kind.may_free(_TOKEN, _BASIS)),
+        *_step_lemmas(kind, assumed),
+        _claim("the skip formula frees no more than the mask", {**assumed, **block}, implies(frees, kind.may_free(_TOKEN, _BASIS))),
         _claim("and no less, with nothing extra retained", {**assumed, **block, "EXTRA = 0": EXTRA == 0}, _no_less(kind, frees)),
+    ]
+
+
+def _step_lemmas(kind: Kind, assumed: Named) -> list[Obligation]:
+    """What a step reads is what its queries read, no more and no less."""
+    start, tokens = int_variable("start"), int_variable("tokens")
+    step = Step(True, False, start, tokens, 0, 0)
+    positions = {**assumed, "start >= 0": start >= 0, "tokens >= 1": tokens >= 1, "token >= 0": _TOKEN >= 0}
+    a_query = {"a query of the step": both(start <= _QUERY, _QUERY < start + tokens), "it reads the token": kind.reads(_QUERY, _TOKEN)}
+    witness = maximum(start, _TOKEN)
+    some_query = both(start <= witness, witness < start + tokens, kind.reads(witness, _TOKEN))
+    return [
+        _claim("a step reads what any of its queries reads", {**positions, **a_query}, lifetime.reads(step, kind, _TOKEN)),
+        _claim("and nothing else", {**positions, "the step reads the token": lifetime.reads(step, kind, _TOKEN)}, some_query),
     ]
 
 

@@ -33,7 +33,7 @@ class Refutation:
     """A discipline, a property that it violates, and the length in events of the shortest trace that shows it.
 
     `length` counts what happens after the request was added: schedules, processes, preemptions, ends. It is a claim, checked at each
-    run: every smaller length is unsatisfiable for every window, block size, table index and prompt.
+    run: every smaller length is unsatisfiable for every window, block size, table index and prompt, within `explicit.SCOPE`.
     """
 
     discipline: Discipline
@@ -80,6 +80,7 @@ class Replayed:
     events: tuple[Event, ...]
     report: Report
     same_events: bool
+    right_events: tuple[Event, ...]
     right_report: Report
 
     def agrees(self, refutation: Refutation) -> bool:
@@ -115,7 +116,8 @@ def run_on_reference(counterexample: Counterexample) -> Replayed:
 
     events = replay(counterexample.events, counterexample.refutation.discipline)
     right = replay(counterexample.events, RIGHT)
-    return Replayed(tuple(events), judge(events), canonical(events) == canonical(counterexample.events), judge(right))
+    same = canonical(events) == canonical(counterexample.events)
+    return Replayed(tuple(events), judge(events), same, tuple(right), judge(right))
 
 
 # ---- comparing traces ------------------------------------------------------------------------------------------------

@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-from settled.model import tracked_properties
-from settled.model.algebra import int_variable
+from settled.model import tracked, tracked_properties
+from settled.model.algebra import both, int_variable
 from settled.model.disciplines import CEIL, NO_FENCE, OPTIMISTIC, RAW_FINISH, RIGHT, STALE_APPLIED, VLLM, Discipline
 from settled.model.kinds import AnyShrinking, Kind
 from settled.model.properties import Contract, Property
 from settled.model.search.induction import Named, Obligation
 from settled.model.tracked import System, Tracked
-from settled.proofs.counters import COUNTS
+from settled.proofs.counters import COUNTS, IN_ORDER_OUTPUT
 from settled.proofs.invariant import induction
 from settled.proofs.masks import FULL_ATTENTION, KIND_ASSUMPTIONS, SLIDING_WINDOW, block_lemmas, mask_lemmas
 from settled.proofs.theorem import Killer, Part, Theorem
 
 ANY_MASK = AnyShrinking(int_variable("token"))
-TABLE = (*COUNTS, "pruned", "resident")
-IN_USE = (
-    *COUNTS,
-    "pruned",
-    "pruned is null",
-    "row",
-    "row is the table's",
-    "fence",
-    "fence ends with the step",
-    "entry of b is held",
-    "single owner",
-    "given away after use",
-)
+# The conjuncts on which each theorem rests; those that it does not need are left out.
+OWNED = (*COUNTS, "pruned", "pruned is null", "row is the table's", "fence ends with the step", "entry of b is held", "single owner")
+IN_USE = (*OWNED, "row", "fence", "given away after use")
+NEXT_STEP = (*OWNED, "resident")
+IN_ORDER = (*COUNTS, "pruned", "row", "every writer is ordered")
 
 _ANY, _ANY_VLLM = "any shrinking mask", "any shrinking mask, max(0, C - F)"
 _WINDOW, _FULL = "sliding window", "full attention"
@@ -43,8 +35,22 @@ def _in_use(state: Tracked, system: System) -> Named:
     return {**reads, **writes, Property.SINGLE_OWNER: tracked_properties.single_owner(state)}
 
 
+def _in_order(kind: Kind, discipline: Discipline) -> list[Obligation]:
+    """Without a KV consumer nobody writes a block out of order: then no fence is needed under stream_order."""
+    no_load = {"every writer is ordered after the step": both(tracked.ORDERED, tracked.WAITS)}
+    return induction(kind, discipline, assumptions={**_assumptions(kind), **no_load}, only=IN_ORDER, properties=_in_order_use)
+
+
+def _in_order_use(state: Tracked, system: System) -> Named:
+    contract = Contract.STREAM_ORDER
+    return {
+        f"{Property.READ_RESIDENT}, {contract}": tracked_properties.read_resident(state, system, contract),
+        f"{Property.WRITE_OWNED}, {contract}": tracked_properties.write_owned(state, system, contract),
+    }
+
+
 def _rollback(kind: Kind, discipline: Discipline) -> list[Obligation]:
-    return induction(kind, discipline, assumptions=_assumptions(kind), only=TABLE, properties=_after_rollback)
+    return induction(kind, discipline, assumptions=_assumptions(kind), only=NEXT_STEP, properties=_after_rollback)
 
 
 def _after_rollback(state: Tracked, system: System) -> Named:
@@ -56,9 +62,14 @@ def _assumptions(kind: Kind) -> Named:
 
 
 _ENVIRONMENT = (
-    "needed-sets shrink (proved for each built-in kind)",
-    "outputs are processed in schedule order and reject at most the drafts of their step",
-    "a request takes a block of another only through a prefix-cache hit, which means to write the same bytes",
+    "needed-sets shrink, and no query reads a key after its own (both proved for each built-in kind)",
+    "0 <= first <= token <= last, lookahead >= 0, window >= 1, extra_retained >= 0",
+    *IN_ORDER_OUTPUT,
+    "the computed count falls only by rejections, and to 0 where a generation ends: no failed load, no external hit, no session",
+    "a hit comes at computed = 0, into an empty table, in whole blocks",
+    "a step has slots for its tokens and its lookahead when it is scheduled (positions from the maximum model length on are never written)",
+    "a fresh block comes from the free ones, others release only what they hold, the null block is never handed out",
+    "a request takes a block in use only through a prefix-cache hit, which means to write the same bytes",
 )
 
 READ_RESIDENT = Theorem(
@@ -66,7 +77,8 @@ READ_RESIDENT = Theorem(
     name="read_resident, write_owned",
     sentence=(
         "No unprocessed step, stale and finished ones included, reads or writes a block that is null, free or someone else's: for every "
-        "kind whose needed-sets shrink, every block size, pipeline depth, and number of requests."
+        "kind whose needed-sets shrink, every block size, pipeline depth, and number of requests, under each contract. Without loads "
+        "and under stream_order this needs no fence."
     ),
     assumptions=_ENVIRONMENT,
     parts=(
@@ -74,6 +86,7 @@ READ_RESIDENT = Theorem(
         Part(_ANY_VLLM, VLLM, lambda discipline: _residency(ANY_MASK, discipline)),
         Part(_WINDOW, RIGHT, lambda discipline: _residency(SLIDING_WINDOW, discipline)),
         Part(_FULL, RIGHT, lambda discipline: _residency(FULL_ATTENTION, discipline)),
+        Part("no fence, no load, any shrinking mask", NO_FENCE, lambda discipline: _in_order(ANY_MASK, discipline)),
         Part("mask of the sliding window", RIGHT, lambda discipline: mask_lemmas(SLIDING_WINDOW, discipline)),
         Part("mask of full attention", RIGHT, lambda discipline: mask_lemmas(FULL_ATTENTION, discipline)),
         Part("blocks", RIGHT, block_lemmas),
@@ -96,10 +109,10 @@ ROLLBACK_RESIDENT = Theorem(
     key="T4",
     name="rollback_resident",
     sentence=(
-        "After any rejection, preemption or abort, all that the next step reads is still resident: no rollback makes a pruned block "
-        "needed again."
+        "After any rejection, preemption or abort, all that the next step reads is still in the request's table and not in the pool: no "
+        "rollback makes a pruned block needed again."
     ),
-    assumptions=_ENVIRONMENT[:2],
+    assumptions=_ENVIRONMENT,
     parts=(
         Part(_ANY, RIGHT, lambda discipline: _rollback(ANY_MASK, discipline)),
         Part(_ANY_VLLM, VLLM, lambda discipline: _rollback(ANY_MASK, discipline)),

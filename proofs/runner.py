@@ -10,7 +10,7 @@ from enum import IntEnum
 from pathlib import Path
 
 from settled.model.disciplines import OPTIMISTIC, RIGHT
-from settled.model.search.induction import Obligation, Verdict, decide
+from settled.model.search.induction import Obligation, Verdict, decide, with_covers
 from settled.model.search.solver import Z3, Cvc5, Status
 from settled.model.smtlib import script
 from settled.proofs import found
@@ -111,8 +111,10 @@ def prove(theorem: Theorem, solvers: Solvers) -> Iterator[Row | KillerRow]:
 
 def decide_all(theorem: str, part: str, obligations: Sequence[Obligation], solvers: Solvers) -> Iterator[Row]:
     """A row per claim, its cover beside it."""
+    obligations = with_covers(obligations)
     covers = {obligation.name.removeprefix("cover: "): obligation for obligation in obligations if obligation.is_cover}
     claims = {obligation.name: obligation for obligation in obligations if not obligation.is_cover}
+    assert len(covers) + len(claims) == len(obligations), f"{theorem}, {part}: two obligations have the same name"
     for name in dict.fromkeys([*claims, *covers]):
         yield Row(
             theorem,

@@ -25,7 +25,11 @@ class Part:
 
 @dataclass(frozen=True)
 class Killer:
-    """A discipline under which the theorem is false, and where that shows: an obligation of a part, and the conjunct that it loses."""
+    """A discipline under which the proof fails, and where: an obligation of a part, and the conclusion that it loses.
+
+    What fails is a step of the induction, from a state that satisfies the invariant. That the discipline breaks a property from the
+    start is another claim, which `refutations.py` makes with a trace.
+    """
 
     discipline: Discipline
     part: str

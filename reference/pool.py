@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from settled.model.events import NULL_BLOCK, CacheEntry
 from settled.reference.free_queue import BlockHash, FreeKVCacheBlockQueue, KVCacheBlock, PoolError
 from settled.reference.recorder import Recorder
+
+
+class PoolState(NamedTuple):
+    """All that a pool knows: references and hash of each block, by block id; the free queue; who stands for which hash."""
+
+    blocks: tuple[tuple[int, BlockHash | None], ...]
+    free: tuple[KVCacheBlock, ...]
+    cached: dict[BlockHash, tuple[KVCacheBlock, ...]]
 
 
 class BlockPool:
@@ -71,6 +80,24 @@ class BlockPool:
         self.free_block_queue.prepend_n(reused_first)
         self.free_block_queue.append_n(reused_last)
         return reused_first + reused_last
+
+    # ---- going back --------------------------------------------------------------------------------------------------
+
+    def save(self) -> PoolState:
+        """What `restore` needs to make the pool as it is now."""
+        return PoolState(
+            tuple([(block.ref_cnt, block.block_hash) for block in self.blocks]),
+            tuple(self.free_block_queue),
+            {block_hash: tuple(blocks.values()) for block_hash, blocks in self._cached.items()},
+        )
+
+    def restore(self, state: PoolState) -> None:
+        """Makes the pool as it was when `state` was saved, the order of the free queue and of equal hashes included."""
+        for block, (ref_cnt, block_hash) in zip(self.blocks, state.blocks, strict=True):
+            block.ref_cnt, block.block_hash = ref_cnt, block_hash
+            block.prev_free_block = block.next_free_block = None
+        self.free_block_queue = FreeKVCacheBlockQueue(state.free)
+        self._cached = {block_hash: {block.block_id: block for block in blocks} for block_hash, blocks in state.cached.items()}
 
     # ---- prefix cache ------------------------------------------------------------------------------------------------
 

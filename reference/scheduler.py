@@ -19,6 +19,7 @@ from settled.reference.outputs import Settlement, can_cache_output, check_model_
 from settled.reference.plan import PlanError, PlannedStep, check_planned_hit, check_planned_tokens
 from settled.reference.recorder import Recorder
 from settled.reference.request import Request, RequestStatus, RequestStep, StepOutput
+from settled.reference.trial import all_or_nothing
 
 Plan = Mapping[str, tuple[int, int] | PlannedStep]
 Drafter = Callable[[Request], int]
@@ -91,7 +92,7 @@ class Scheduler:
 
     def schedule(self, plan: Plan | None = None) -> StepOutput | None:
         """Dispatches the next step; None when nothing can be scheduled. `plan`, for scripted runs, names exactly the
-        requests of the step and their (tokens, drafts); PlanError says what of it is not legal.
+        requests of the step and their (tokens, drafts); PlanError says what of it is not legal, and leaves all as it was.
         """
         if self.num_steps_scheduled - self.num_steps_processed >= self.config.max_in_flight_steps:
             raise SchedulerError(f"{self.config.max_in_flight_steps} steps are unprocessed: the pipeline is full")
@@ -244,14 +245,14 @@ class Scheduler:
         total = sum(step.tokens for step in planned.values())
         if total > self.config.max_num_batched_tokens:
             raise PlanError(f"{total} tokens in one step; the batch takes {self.config.max_num_batched_tokens}")
-        for request_id, step in planned.items():
-            request = self.requests.get(request_id)
-            if request is None:
-                raise PlanError(f"no unfinished request {request_id!r}")
-            if request.status is RequestStatus.RUNNING:
-                entries.append(self._run_planned(request, step))
-            else:
-                entries.append(self._admit_planned(request, step))
+        unknown = [request_id for request_id in planned if request_id not in self.requests]
+        if unknown:
+            raise PlanError(f"no unfinished request {unknown[0]!r}")
+        requests = [self.requests[request_id] for request_id in planned]
+        with all_or_nothing(self.kv_cache_manager, requests, self.running, self.waiting):
+            for request, step in zip(requests, planned.values(), strict=True):
+                is_running = request.status is RequestStatus.RUNNING
+                entries.append(self._run_planned(request, step) if is_running else self._admit_planned(request, step))
 
     def _run_planned(self, request: Request, step: PlannedStep) -> RequestStep:
         check_planned_tokens(request, step, request.num_computed_tokens, self.config)

@@ -15,6 +15,7 @@ from settled.model.events import (
     Touch,
     Zero,
 )
+from settled.model.monitor import sharing
 from settled.model.monitor.live import BadEventError, Live
 from settled.model.monitor.state import Note, Request
 from settled.model.monitor.violation import Loss
@@ -46,7 +47,7 @@ def touch(live: Live, line: int, event: Touch) -> None:
     table, group = request.begin_table(event.group), event.group
     for index, block in enumerate(event.blocks, start=event.first_index):
         live.ledger.touch(request, group, index, block, line)
-        _lose_shared(live, block, line, f"request {request.name}")
+        sharing.joined(live, block, line, f"request {request.name}")
         former = table.put(index, block)
         if former != NULL_BLOCK:
             live.ledger.replaced(request, group, index, former, line)
@@ -58,7 +59,9 @@ def _placed(live: Live, event: Allocate | Touch) -> Request:
     live.check_blocks(event.blocks)
     if event.first_index < 0:
         raise BadEventError(f"first_index {event.first_index} is out of range: expected at least 0")
-    return live.request(event.request)
+    if event.blocks:
+        live.findings.saw_blocks = True
+    return live.active_request(event.request)
 
 
 def release(live: Live, line: int, event: Release) -> None:
@@ -68,6 +71,7 @@ def release(live: Live, line: int, event: Release) -> None:
     live.check_blocks(event.freed)
     if len(event.indices) != len(event.blocks):
         raise BadEventError(f"release has {len(event.indices)} indices and {len(event.blocks)} blocks: expected as many")
+    live.findings.saw_blocks = True
     request = live.requests.get(event.request)
     freed = []
     if request is None:
@@ -110,23 +114,17 @@ def _let_go(live: Live, line: int, request: Request, group: int, index: int, blo
     if live.ledger.give_up(block):
         live.residency.lost(block, Loss.FREED, line)
         return True
-    if request.unprocessed:
-        _lose_shared(live, block, line, "others")
-    return False
-
-
-def _lose_shared(live: Live, block: int, line: int, taken_by: str) -> None:
-    """A block that a request has released is held by others, while its steps may still write it."""
-    for watch in live.residency.watches_of(block):
-        if not watch.is_reissued:
-            live.residency.shared(watch, line, taken_by)
+    return False  # who shares it with the request's steps was told when they began to share
 
 
 def move(live: Live, line: int, event: Move) -> None:
     """A block changes its index."""
     live.check_group(event.group)
     live.check_blocks((event.block,))
-    request = live.request(event.request)
+    request = live.active_request(event.request)
+    if event.from_index == event.to_index or event.to_index < 0:
+        raise BadEventError(f"block {event.block} moves from index {event.from_index} to {event.to_index}: expected another index, from 0")
+    live.findings.saw_blocks = True
     table = request.tables[event.group]
     held = table.block_at(event.from_index)
     if held != event.block or held == NULL_BLOCK:
@@ -136,18 +134,25 @@ def move(live: Live, line: int, event: Move) -> None:
     if former != NULL_BLOCK:
         live.ledger.replaced(request, event.group, event.to_index, former, line)
     table.take(event.from_index, None)
+    if request.unprocessed:
+        table.moved.setdefault(event.block, set()).add(event.from_index)
 
 
 def hold(live: Live, line: int, event: Hold) -> None:
     """References of a holder that is no request."""
     live.check_blocks(event.blocks)
-    live.ledger.hold(event.holder, event.blocks, line)
+    live.findings.saw_blocks = True
+    live.ledger.hold(event.holder, event.kind, event.blocks, line)
+    if event.kind == "copy":
+        for block in event.blocks:
+            sharing.joined(live, block, line, f"holder {event.holder}")
 
 
 def drop(live: Live, line: int, event: Drop) -> None:
     """A holder that is no request gives up references."""
     live.check_blocks(event.blocks)
     live.check_blocks(event.freed)
+    live.findings.saw_blocks = True
     freed = live.ledger.drop(event.holder, event.blocks, line)
     for block in freed:
         live.residency.lost(block, Loss.FREED, line)
@@ -158,20 +163,22 @@ def copy(live: Live, line: int, event: Copy) -> None:
     """Runs on the device at the start of its step, in step order: nothing to judge here."""
     live.check_group(event.group)
     live.check_blocks((event.source, event.target))
+    live.check_after(event.after)
 
 
 def zero(live: Live, line: int, event: Zero) -> None:
     """Runs on the device at the start of its step, in step order: nothing to judge here."""
     live.check_blocks(event.blocks)
+    live.check_after(event.after)
 
 
 def cache(live: Live, line: int, event: Cache) -> None:
     """Entries enter the prefix cache."""
-    live.check_blocks([entry.block for entry in event.entries])
+    live.check_entries(event.entries)
     live.ledger.cache(event.entries)
 
 
 def evict(live: Live, line: int, event: Evict) -> None:
     """Entries leave the prefix cache."""
-    live.check_blocks([entry.block for entry in event.entries])
+    live.check_entries(event.entries)
     live.ledger.evict(event.entries)

@@ -20,6 +20,9 @@ class Findings:
         self.counts: Counter[tuple[Property, str]] = Counter()
         self.kept: dict[Property, list[Violation]] = {name: [] for name in self.properties}
         self.undecided: dict[Property, Counter[str]] = {name: Counter() for name in self.properties}
+        self.remarks: dict[Property, list[str]] = {name: [] for name in self.properties}
+        self.saw_steps = False  # requests in steps: without any, there was nothing to judge but the books
+        self.saw_blocks = False  # tables or holders that took or gave up a block
         self._fresh: list[Violation] = []
 
     def wants(self, name: Property) -> bool:
@@ -40,6 +43,11 @@ class Findings:
         """Counts something that might be a violation, and that the trace cannot decide."""
         if name in self.undecided:
             self.undecided[name][reason] += 1
+
+    def remark(self, name: Property, text: str) -> None:
+        """Says something that is worth knowing and no violation."""
+        if name in self.remarks:
+            self.remarks[name].append(text)
 
     def take_fresh(self) -> list[Violation]:
         """The violations added since the last call."""

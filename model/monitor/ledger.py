@@ -2,13 +2,15 @@
 
 A reference belongs to a table entry of a request (deferred ones included, until the release that ends them) or to a named holder.
 The checks: fresh blocks come from the free pool, a release names what is held, `freed` lists exactly the blocks left without a
-reference, the null block is never owned, and nothing is held once the engine is idle.
+reference, a hit is on a block that the prefix cache knows, the null block is never owned, and no request holds anything once the
+engine is idle.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from typing import Literal
 
 from settled.model.events import NULL_BLOCK, CacheEntry
 from settled.model.monitor.findings import Findings
@@ -16,16 +18,30 @@ from settled.model.monitor.state import Request
 from settled.model.monitor.violation import Violation
 from settled.model.properties import Property
 
+HolderKind = Literal["pin", "copy"]
+_KINDS: tuple[HolderKind, ...] = ("pin", "copy")
+NAMED_MAX = 5  # holders that a remark names
+
+
+def _one_less(counter: Counter[int], block: int) -> None:
+    counter[block] -= 1
+    if not counter[block]:
+        del counter[block]
+
 
 class Ledger:
-    """Reference counts per block, holders other than requests, and what is in the prefix cache. Sizes are in blocks."""
+    """Reference counts per block, holders other than requests, and what is in the prefix cache. Sizes are in blocks.
 
-    def __init__(self, num_blocks: int, findings: Findings) -> None:
+    `knows_cache`: every entry of the prefix cache is recorded, so a block without one is none that a request can hit.
+    """
+
+    def __init__(self, num_blocks: int, findings: Findings, *, knows_cache: bool = False) -> None:
         self.references = [0] * num_blocks
-        self.shared_blocks = 0  # those with more than one reference
+        self.shared_blocks = 0  # those with more than one user
         self.cached: dict[int, list[CacheEntry]] = {}
-        self.has_content = False
-        self._holders: dict[str, Counter[int]] = {}
+        self.has_content = self.knows_cache = knows_cache
+        self._pins: Counter[int] = Counter()  # the references that only keep a block in memory
+        self._holders: dict[tuple[str, HolderKind], Counter[int]] = {}
         self._findings = findings
 
     # ---- references --------------------------------------------------------------------------------------------------
@@ -42,13 +58,20 @@ class Ledger:
         """A cached block enters a table."""
         if block == NULL_BLOCK:
             self._report("null_block", f"request {request.name} touched the null block", line, request, group, index, block)
-        else:
-            self.add_reference(block)
+            return
+        if self.knows_cache and not self.references[block] and block not in self.cached:
+            what = f"request {request.name} hit block {block}, which is free and has no entry in the prefix cache"
+            self._report("hit_uncached", what, line, request, group, index, block)
+        self.add_reference(block)
+
+    def users(self, block: int) -> int:
+        """How many references use what is in the block; a pin only keeps it in memory."""
+        return self.references[block] - self._pins[block] if self._pins else self.references[block]
 
     def add_reference(self, block: int) -> None:
-        """One reference more."""
+        """One reference more, of a user."""
         self.references[block] += 1
-        self.shared_blocks += self.references[block] == 2
+        self.shared_blocks += self.users(block) == 2
 
     def replaced(self, request: Request, group: int, index: int, former: int, line: int) -> None:
         """A table entry that still held a block was overwritten: that reference can never come back."""
@@ -56,9 +79,9 @@ class Ledger:
         self._report("entry_overwritten", what, line, request, group, index, former)
 
     def give_up(self, block: int) -> bool:
-        """One reference less; whether none is left."""
+        """One user's reference less; whether none is left."""
         self.references[block] -= 1
-        self.shared_blocks -= self.references[block] == 1
+        self.shared_blocks -= self.users(block) == 1
         return self.references[block] == 0
 
     def not_held(self, request: str, group: int, index: int, block: int, held: int, line: int) -> None:
@@ -85,32 +108,47 @@ class Ledger:
 
     # ---- holders other than requests ---------------------------------------------------------------------------------
 
-    def hold(self, holder: str, blocks: Iterable[int], line: int) -> None:
+    def hold(self, holder: str, kind: HolderKind, blocks: Iterable[int], line: int) -> None:
         """References of a named holder."""
-        held = self._holders.setdefault(holder, Counter())
+        held = self._holders.setdefault((holder, kind), Counter())
         for block in blocks:
             if block == NULL_BLOCK:
                 self._report("null_block", f"holder {holder} holds the null block", line, holder, None, None, block)
+                continue
+            held[block] += 1
+            if kind == "pin":
+                self.references[block] += 1
+                self._pins[block] += 1
             else:
-                held[block] += 1
                 self.add_reference(block)
+        if not held:
+            del self._holders[holder, kind]
 
     def drop(self, holder: str, blocks: Iterable[int], line: int) -> list[int]:
-        """A holder gives up references; the blocks freed by it."""
-        held = self._holders.setdefault(holder, Counter())
+        """A holder gives up references, pins first; the blocks freed by it."""
         freed = []
         for block in blocks:
-            if not held[block]:
+            kind = self._kind_held(holder, block)
+            if kind is None:
                 what = f"holder {holder} dropped block {block}, which it does not hold"
                 self._report("not_held", what, line, holder, None, None, block)
+                continue
+            _one_less(self._holders[holder, kind], block)
+            if kind == "pin":
+                self.references[block] -= 1
+                _one_less(self._pins, block)
+                is_free = self.references[block] == 0
             else:
-                held[block] -= 1
-                if self.give_up(block):
-                    freed.append(block)
-        self._holders[holder] = +held
-        if not self._holders[holder]:
-            del self._holders[holder]
+                is_free = self.give_up(block)
+            if is_free:
+                freed.append(block)
+        for key in _KINDS:
+            if not self._holders.get((holder, key), True):
+                del self._holders[holder, key]
         return freed
+
+    def _kind_held(self, holder: str, block: int) -> HolderKind | None:
+        return next((kind for kind in _KINDS if block in self._holders.get((holder, kind), ())), None)
 
     # ---- the prefix cache --------------------------------------------------------------------------------------------
 
@@ -132,12 +170,23 @@ class Ledger:
             else:
                 self.cached.pop(entry.block, None)
 
-    def same_bytes(self, block: int, first: int, last: int) -> bool:
-        """Whether the block's hash stands for the tokens from `first` to `last`, so that any writer writes the same bytes."""
-        return any(
-            (entry.start is None or entry.start <= first) and (entry.end is None or last < entry.end)
-            for entry in self.cached.get(block, ())
-        )
+    def same_bytes(self, request: str, group: int, block: int, first: int, last: int) -> bool | None:
+        """Whether the block's hash stands for what a request writes at the tokens from `first` to `last`.
+
+        None if that cannot be known: an entry of another request says so only if this one has the same tokens. An entry that does not
+        say for which tokens it stands is taken to stand for these: engines that record the block alone hash whole blocks as they are
+        scheduled, and write into them what they hashed.
+        """
+        found: bool | None = False
+        for entry in self.cached.get(block, ()):
+            if entry.group is not None and entry.group != group:
+                continue
+            if (entry.start is not None and entry.start > first) or (entry.end is not None and last >= entry.end):
+                continue
+            if entry.request is None or entry.request == request:
+                return True
+            found = None
+        return found
 
     # ---- the end -----------------------------------------------------------------------------------------------------
 
@@ -154,6 +203,10 @@ class Ledger:
                     if block != NULL_BLOCK:
                         what = f"the engine is idle, but the fence of request {request.name} still keeps block {block}"
                         self._report("fenced_at_end", what, line, request, group, index, block)
+        if self._holders:
+            held = [f"{holder} ({held.total()})" for (holder, _), held in list(self._holders.items())[:NAMED_MAX]]
+            more = f" and {len(self._holders) - NAMED_MAX} more" if len(self._holders) > NAMED_MAX else ""
+            self._findings.remark(Property.SINGLE_OWNER, f"idle, but holders keep blocks: {', '.join(held)}{more}")
 
     # ---- reports -----------------------------------------------------------------------------------------------------
 

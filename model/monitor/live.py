@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from settled.model.events import After, Config, Job
+from settled.model.events import After, CacheEntry, Config, Job
 from settled.model.monitor.bounds import Bounds
 from settled.model.monitor.counts import Counts
 from settled.model.monitor.findings import Findings
@@ -30,10 +30,16 @@ class StepRecord:
 
 @dataclass(slots=True)
 class Transfer:
-    """A transfer under way: handles left, and the order of the last step that it waits for (-1: none)."""
+    """A transfer under way: handles left, those that are over by name, and the order of the last step that it waits for (-1: none).
 
+    `within`: the step of a synchronous load that is still to come, if a step in flight is safe only because it comes.
+    """
+
+    is_load: bool
     handles: int
     waits_for: int
+    over: set[int | str] = field(default_factory=set)
+    within: int | None = None
 
 
 class Live:
@@ -43,14 +49,15 @@ class Live:
         self.config = config
         self.findings = findings
         self.masks = [mask_of(spec) for spec in config.groups]
-        self.ledger = Ledger(config.num_blocks, findings)
+        self.ledger = Ledger(config.num_blocks, findings, knows_cache="content" in config.records)
         self.residency = Residency(self.masks, config.num_lookahead_tokens, self.ledger, findings)
         self.counts = Counts(findings)
         self.bounds = Bounds(self.masks, [spec.cap for spec in config.groups], findings)
-        self.ledger.has_content = "content" in config.records
         self.requests: dict[str, Request] = {}
         self.steps: dict[int, StepRecord] = {}
         self.transfers: dict[Job, Transfer] = {}
+        self.transfers_over: dict[Job, int] = {}  # → order of the step that each waited for, until that is processed
+        self.loads_astray = 0  # loads that were over before the step within which they were to run
         self.waits: dict[int, int] = {}  # block → order of the last step that its allocation waits for
         self.next_order = 0
 
@@ -63,8 +70,15 @@ class Live:
             raise BadEventError(f"unknown request {name!r}: expected one that was added and is not over")
         return found
 
+    def active_request(self, name: str) -> Request:
+        """A known request that has not finished."""
+        found = self.request(name)
+        if found.finished:
+            raise BadEventError(f"request {name!r} is finished: expected nothing but releases and the outputs of its steps")
+        return found
+
     def new_request(self, name: str) -> Request:
-        """A request enters."""
+        """A request enters. Names are unique in a trace, but only those alive are kept: all would be memory without bound."""
         if name in self.requests:
             raise BadEventError(f"request {name!r} was added before: expected a name that is unique in the trace")
         self.requests[name] = request = Request(name, [Table() for _ in self.masks])
@@ -93,14 +107,35 @@ class Live:
         for blocks in lists:
             self.check_blocks(blocks)
 
+    def check_entries(self, entries: Sequence[CacheEntry]) -> None:
+        """Raises BadEventError unless the entries of the prefix cache name blocks and groups in range."""
+        self.check_blocks([entry.block for entry in entries])
+        for entry in entries:
+            if entry.group is not None:
+                self.check_group(entry.group)
+
+    def check_after(self, after: Iterable[After] | None) -> None:
+        """Raises BadEventError unless each dependency is one step or one job."""
+        for dependency in after or ():
+            if (dependency.step is None) == (dependency.job is None):
+                raise BadEventError(f"`after` names {dependency.step} as step, {dependency.job!r} as job: expected one of the two")
+
     # ---- device order ------------------------------------------------------------------------------------------------
 
     def waits_for(self, after: Iterable[After] | None) -> int:
-        """The order of the last unprocessed step that work waits for, through transfers too; -1 if for none."""
+        """The order of the last unprocessed step that work waits for, through transfers too, finished ones included; -1 if for none."""
+        self.check_after(after)
         latest = -1
         for dependency in after or ():
             if dependency.step is not None and dependency.step in self.steps:
                 latest = max(latest, self.steps[dependency.step].order)
             if dependency.job is not None and dependency.job in self.transfers:
                 latest = max(latest, self.transfers[dependency.job].waits_for)
+            elif dependency.job is not None:
+                latest = max(latest, self.transfers_over.get(dependency.job, -1))
         return latest
+
+    def step_processed(self, order: int) -> None:
+        """What waited for a step of that order or before it no longer needs to be known."""
+        if self.transfers_over:
+            self.transfers_over = {job: waited for job, waited in self.transfers_over.items() if waited > order}

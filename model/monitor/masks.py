@@ -80,9 +80,13 @@ class Mask:
         return found
 
     def may_free_index(self, index: int, basis: int) -> bool:
-        """Whether the mask lets the block at a table index go at `basis` computed tokens: each of its tokens may."""
-        first = index * self.block_size
-        return all(self._may_free(token, basis)[0] for token in range(first, first + self.block_size))
+        """Whether the mask lets the block at a table index go at `basis` computed tokens: each of its tokens may.
+
+        What the query at `basis` reads ends at `basis` without a gap, so whatever may go lies below all that stays: if the block's
+        last token may go, each one may.
+        """
+        may: bool = self._may_free((index + 1) * self.block_size - 1, basis)[0]
+        return may
 
     def is_skipped(self, index: int, basis: int) -> bool:
         """Whether a prune on `basis` frees the block at a table index: the kind's published claim."""

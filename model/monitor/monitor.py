@@ -12,10 +12,11 @@ from settled.model.monitor.live import BadEventError, Live
 from settled.model.monitor.report import PropertyResult, Report, Verdict
 from settled.model.monitor.violation import Violation
 from settled.model.properties import Contract, Property
-from settled.model.trace_io import TraceError
+from settled.model.trace_io import TraceError, printable
 
 ALL_PROPERTIES = tuple(Property)
 BY_MASK = (Property.READ_RESIDENT, Property.ROLLBACK_RESIDENT, Property.WRITE_OWNED, Property.HELD_BOUNDED)
+OF_BLOCKS = (Property.SINGLE_OWNER, Property.HELD_BOUNDED)
 
 Handler = Callable[[Live, int, Any], None]
 
@@ -109,7 +110,7 @@ class Monitor:
         """Nothing more will be known of the steps in flight: their suspects are judged by the starts known, or counted."""
         live = self._live
         self._saw_counters |= live.counts.saw_counters
-        self._unjudged += live.residency.rollbacks_open
+        self._unjudged += live.residency.rollbacks_open + transfers.loads_unplaced(live)
         for record in live.steps.values():
             for entry in record.entries:
                 if judge:
@@ -160,15 +161,22 @@ class Monitor:
     def _verdict(self, name: Property, violated: bool, groups: tuple[int, ...]) -> Verdict:
         if violated:
             return Verdict.VIOLATED
-        if not groups or self._findings.undecided[name]:
+        if not groups or self._findings.undecided[name] or not self._had_matter(name):
             return Verdict.NOT_CHECKED
         cut_short = self._unjudged and name in BY_MASK
-        return Verdict.UNDECIDED if self._gaps or cut_short else Verdict.HOLDS
+        return Verdict.UNDECIDED if self._gaps or cut_short or not self._ended else Verdict.HOLDS
+
+    def _had_matter(self, name: Property) -> bool:
+        """Whether the trace has an event of which the property speaks at all."""
+        return self._findings.saw_blocks if name in OF_BLOCKS else self._findings.saw_steps
 
     def _scope(self, name: Property) -> tuple[tuple[int, ...], tuple[str, ...]]:
         """The groups for which a property was checked, and what was not."""
         groups = tuple(range(len(self._live.masks)))
         remarks = [f"{reason} ({count} times)" for reason, count in self._findings.undecided[name].items()]
+        remarks += [printable(remark) for remark in self._findings.remarks[name]]
+        if not self._had_matter(name):
+            remarks.append(f"not checked: the trace has no {'blocks taken or given up' if name in OF_BLOCKS else 'requests in steps'}")
         if name in BY_MASK:
             unmodelled = self._unmodelled()
             groups = tuple(group for group in groups if self._live.masks[group] is not None)
@@ -192,7 +200,7 @@ def _add(live: Live, line: int, event: ev.Add) -> None:
 
 
 def _computed(live: Live, line: int, event: ev.Computed) -> None:
-    request = live.request(event.request)
+    request = live.active_request(event.request)
     if event.computed < 0:
         raise BadEventError(f"computed is {event.computed}: expected at least 0")
     fell_by = request.computed - event.computed
@@ -204,14 +212,14 @@ def _computed(live: Live, line: int, event: ev.Computed) -> None:
 
 
 def _preempt(live: Live, line: int, event: ev.Preempt) -> None:
-    request = live.request(event.request)
+    request = live.active_request(event.request)
     live.residency.no_finish_followed(request)
     steps.end_generation(live, request, stale=True)
     request.end_tables()
 
 
 def _finish(live: Live, line: int, event: ev.Finish) -> None:
-    request = live.request(event.request)
+    request = live.active_request(event.request)
     live.residency.finished(request)
     steps.end_generation(live, request, stale=True)
     request.finished = True
@@ -237,6 +245,6 @@ HANDLERS: dict[type[ev.Event], Handler] = {
     ev.Evict: blocks.evict,
     ev.Load: transfers.load,
     ev.Store: transfers.store,
-    ev.Loaded: transfers.finished,
-    ev.Stored: transfers.finished,
+    ev.Loaded: transfers.loaded,
+    ev.Stored: transfers.stored,
 }

@@ -15,10 +15,10 @@ EXIT_HOLDS, EXIT_VIOLATED, EXIT_UNKNOWN = 0, 1, 3
 class Verdict(StrEnum):
     """What a trace says about a property."""
 
-    HOLDS = "holds"
+    HOLDS = "holds"  # and the trace is complete
     VIOLATED = "violated"
-    NOT_CHECKED = "not checked"  # the trace does not record what would be needed
-    UNDECIDED = "undecided"  # a part of the trace is missing, or a kind is not modelled
+    NOT_CHECKED = "not checked"  # the trace does not record what would be needed, or nothing of the sort happened
+    UNDECIDED = "undecided"  # nothing is violated so far, but a part of the trace is missing, such as its end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +51,13 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """1 if a property is violated, else 3 if something is unknown, else 0. What a trace does not record costs nothing."""
+        """1 if a property is violated; else 3 if something is unknown: events were lost, there is no `end`, a kind is not modelled, or
+        no property was checked at all; else 0. A property that the trace does not record costs nothing beside one that holds."""
         if any(result.verdict is Verdict.VIOLATED for result in self.properties):
             return EXIT_VIOLATED
-        if self.unknown or any(result.verdict is Verdict.UNDECIDED for result in self.properties):
+        if self.unknown or not self.complete or any(result.verdict is Verdict.UNDECIDED for result in self.properties):
             return EXIT_UNKNOWN
-        return EXIT_HOLDS
+        return EXIT_HOLDS if any(result.verdict is Verdict.HOLDS for result in self.properties) else EXIT_UNKNOWN
 
     def result(self, name: Property) -> PropertyResult:
         """The result of one property. Raises KeyError if it was not asked for."""

@@ -12,13 +12,14 @@ s it may not touch at all from s'.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from settled.model.events import NULL_BLOCK
 from settled.model.monitor.findings import Findings
 from settled.model.monitor.ledger import Ledger
 from settled.model.monitor.masks import Mask
-from settled.model.monitor.state import Entry, Note, Request, Suspect, Watch
+from settled.model.monitor.state import Entry, Note, Request, Suspect, Table, Watch
 from settled.model.monitor.violation import Loss, Violation, tokens_text
 from settled.model.properties import Contract, Property
 
@@ -40,6 +41,8 @@ _HOW = {
     Loss.LOADED_OVER: "{} could write into it, on a stream that does not wait for the step,",
     Loss.SHARED: "{} held the block too, and no prefix-cache entry says that the same bytes are written",
 }
+
+BEYOND_MAX = 64  # entries past the end of a row and table that are judged one by one
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +78,14 @@ class Residency:
 
     def released(self, request: Request, group: int, index: int, block: int, note: Note | None) -> None:
         """A request gives up a table entry: the unprocessed steps that may use it are watched from here on."""
-        mask = self._masks[group]
+        mask, moved = self._masks[group], request.tables[group].moved
         if mask is None:
             return
-        for entry in request.unprocessed:
-            if entry.row_block(group, index) == block and self._may_use(entry, mask, index):
-                self._watches.setdefault(block, []).append(Watch(entry, group, index, block, note))
-                entry.watched.append(block)
+        for seen in (index, *(moved.pop(block) - {index} if block in moved else ())):
+            for entry in request.unprocessed:
+                if entry.row_block(group, seen) == block and self._may_use(entry, mask, seen):
+                    self._watches.setdefault(block, []).append(Watch(entry, group, seen, block, note))
+                    entry.watched.append(block)
 
     def lost(self, block: int, loss: Loss, line: int, taken_by: str | None = None) -> None:
         """Something happened to a block; whoever is watched on it may be harmed."""
@@ -120,7 +124,13 @@ class Residency:
         if not self._ledger.has_content:
             reason = "a shared block is written, and no prefix-cache entries are recorded (no `content` in records)"
             self._findings.cannot_decide(Property.WRITE_OWNED, reason)
-        elif not self._ledger.same_bytes(watch.block, *mask.needed_tokens(start, tokens, watch.index, written=True)):
+            return
+        written = mask.needed_tokens(start, tokens, watch.index, written=True)
+        same = self._ledger.same_bytes(entry.request.name, watch.group, watch.block, *written)
+        if same is None:
+            reason = "a shared block is written, and its prefix-cache entry is of another request: whether of the same tokens is not known"
+            self._findings.cannot_decide(Property.WRITE_OWNED, reason)
+        elif not same:
             self.judge(watch, Loss.SHARED, line, taken_by)
 
     def undecidable(self, watch: Watch, reason: str) -> None:
@@ -171,7 +181,8 @@ class Residency:
 
     def _find_absent(self, entry: Entry, group: int, mask: Mask, span: tuple[int, int], end: int, line: int) -> None:
         table = entry.request.tables[group]
-        for index in range(end):
+        known = max(entry.lengths[group], len(table.blocks))
+        for index in _to_look_at(table, mask, span[0], known, entry.start, end):
             block = entry.row_block(group, index)
             if (block == NULL_BLOCK or block != table.block_at(index)) and mask.reads_index(*span, index):
                 self.judge(Watch(entry, group, index, block, table.notes.get(index)), Loss.ABSENT, line)
@@ -189,7 +200,8 @@ class Residency:
             end = -(-request.computed // mask.block_size)
             doubtful = min(table.sound_from, end)
             if len(table.blocks) < end or (doubtful and mask.reads_index(request.computed, 0, doubtful - 1)):
-                gone = (index for index in range(end) if table.block_at(index) == NULL_BLOCK)
+                looked_at = _to_look_at(table, mask, request.computed, len(table.blocks), request.computed, end)
+                gone = (index for index in looked_at if table.block_at(index) == NULL_BLOCK)
                 needed = (index for index in gone if mask.reads_index(request.computed, 0, index))
                 missing += [(group, index, table.notes.get(index)) for index in needed]
         if missing:
@@ -282,6 +294,21 @@ class Residency:
                     release_cause=note.cause if note else None,
                 )
             )
+
+
+def _to_look_at(table: Table, mask: Mask, query: int, known: int, start: int, end: int) -> Iterable[int]:
+    """The indices below `end` that a step from `query` may read, in order; of those past all that is known only the first few.
+
+    `known` is the length of table or row. What lies beyond was never there, unless a note tells who released it; a trace may put a
+    start at any distance, and the first of such entries read, and the first written (from `start` on), say enough.
+    """
+    first = mask.lowest_read(query) // mask.block_size
+    if end <= known + BEYOND_MAX:
+        return range(first, end)
+    beyond = {index for index in table.notes if known <= index < end}
+    for begin in (max(first, known), max(start // mask.block_size, known)):
+        beyond.update(range(begin, min(begin + BEYOND_MAX, end)))
+    return [*range(first, known), *sorted(index for index in beyond if index >= first)]
 
 
 def _release_text(note: Note | None) -> str:

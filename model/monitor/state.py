@@ -28,7 +28,8 @@ class Table:
     """A request's block table of one group, the scheduler's `blocks` beside the worker's `row`.
 
     The row is replaced, never shortened, so a step keeps its view as (row, length). From `sound_from` on, every entry of the table
-    holds a block, and the row agrees wherever it reaches: nothing there needs to be looked at twice.
+    holds a block, and the row agrees wherever it reaches: nothing there needs to be looked at twice. `moved` has the former indices
+    of blocks that moved while steps were in flight: there those steps see them.
     """
 
     blocks: list[int] = field(default_factory=list)
@@ -37,6 +38,7 @@ class Table:
     held: int = 0
     lowest: int = 0
     notes: dict[int, Note] = field(default_factory=dict)
+    moved: dict[int, set[int]] = field(default_factory=dict)
     is_over: bool = False  # its generation ended; what it still holds is fenced once the next one begins
 
     def put(self, index: int, block: int) -> int:
@@ -79,6 +81,10 @@ class Table:
     def block_at(self, index: int) -> int:
         """The block at an index; null past the end."""
         return self.blocks[index] if 0 <= index < len(self.blocks) else NULL_BLOCK
+
+    def holds_as_seen(self, index: int, block: int) -> bool:
+        """Whether the table holds a block that a step in flight sees at an index, there or where it moved since."""
+        return self.block_at(index) == block or index in self.moved.get(block, ())
 
     def lowest_held(self) -> int | None:
         """The lowest index that holds a block."""

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from settled.model.events import Process, Schedule, ScheduledRequest
-from settled.model.monitor import masks
+from settled.model.monitor import masks, sharing, transfers
 from settled.model.monitor.live import BadEventError, Live, StepRecord
-from settled.model.monitor.state import Entry, Request, Watch
+from settled.model.monitor.state import Entry, Request
 
 
 def schedule(live: Live, line: int, event: Schedule) -> None:
     """A step is dispatched. Before it, each request has pruned; from here on it reads through its rows as they stand."""
-    if event.step in live.steps:
-        raise BadEventError(f"step {event.step} is unprocessed already: expected a new step")
+    _check_step(live, event)
     live.residency.no_finish_followed()
+    transfers.step_came(live, event.step)
     record = StepRecord(event.step, live.next_order)
     live.next_order += 1
     live.steps[event.step] = record
+    live.findings.saw_steps |= bool(event.requests)
     for scheduled in event.requests:
         request = live.request(scheduled.request)
         _check_scheduled(live, scheduled, request)
@@ -27,13 +28,32 @@ def schedule(live: Live, line: int, event: Schedule) -> None:
         live.counts.compare(request, scheduled.counters, line, event.step)
         live.residency.scheduled(entry, line)
         if live.ledger.shared_blocks:
-            _check_sharing(live, entry, line)
+            sharing.scheduled(live, entry, line)
+
+
+def _check_step(live: Live, event: Schedule) -> None:
+    if event.step in live.steps:
+        raise BadEventError(f"step {event.step} is unprocessed already: expected a new step")
+    depth = live.config.max_in_flight_steps
+    if event.requests and len(live.steps) >= depth and sum(1 for record in live.steps.values() if record.entries) >= depth:
+        raise BadEventError(f"{depth} steps are unprocessed already: expected no more (max_in_flight_steps)")
+    names = {scheduled.request for scheduled in event.requests}
+    if len(names) != len(event.requests):
+        raise BadEventError(f"step {event.step} names {len(names)} requests in {len(event.requests)} entries: expected each once")
+    live.check_after(event.after)
 
 
 def _check_scheduled(live: Live, scheduled: ScheduledRequest, request: Request) -> None:
     live.check_per_group("new_blocks", scheduled.new_blocks)
+    for name, indices in (("reads", scheduled.reads), ("writes", scheduled.writes)):
+        if indices is not None and len(indices) != len(live.masks):
+            raise BadEventError(f"{name} has {len(indices)} lists: expected one a group, {len(live.masks)}")
     if request.finished:
         raise BadEventError(f"request {request.name!r} is finished: expected no further step of it")
+    if scheduled.drafts > live.config.num_draft_tokens:
+        raise BadEventError(
+            f"request {request.name!r} has {scheduled.drafts} drafts: expected at most {live.config.num_draft_tokens} (num_draft_tokens)"
+        )
     if scheduled.start < 0 or scheduled.tokens < 1 or not 0 <= scheduled.drafts <= scheduled.tokens:
         raise BadEventError(
             f"request {request.name!r}: expected start >= 0, tokens >= 1 and 0 <= drafts <= tokens, "
@@ -68,19 +88,6 @@ def _dispatch(record: StepRecord, request: Request, scheduled: ScheduledRequest)
     return entry
 
 
-def _check_sharing(live: Live, entry: Entry, line: int) -> None:
-    """A block that the step writes has one holder, or a hash that stands for what is written."""
-    references = live.ledger.references
-    for group, mask in enumerate(live.masks):
-        if mask is None:
-            continue
-        first, last = entry.start // mask.block_size, (entry.start + entry.tokens - 1) // mask.block_size
-        for index in range(first, last + 1):
-            block = entry.row_block(group, index)
-            if references[block] > 1:
-                live.residency.shared(Watch(entry, group, index, block, None), line, "others")
-
-
 def process(live: Live, line: int, event: Process) -> None:
     """The oldest step's output is read."""
     live.residency.no_finish_followed()
@@ -90,11 +97,16 @@ def process(live: Live, line: int, event: Process) -> None:
     if event.step != oldest:
         raise BadEventError(f"step {event.step} is processed before step {oldest}: expected schedule order")
     record = live.steps.pop(oldest)
+    live.step_processed(record.order)
     outputs = {output.request: output for output in event.requests}
+    if len(outputs) != len(event.requests):
+        raise BadEventError(f"step {event.step} has {len(event.requests)} outputs of {len(outputs)} requests: expected each once")
     for entry in record.entries:
         request = entry.request
         output = outputs.pop(request.name, None)
-        rejected = output.rejected if output else 0
+        if output is None:
+            raise BadEventError(f"request {request.name!r} has no output of step {event.step}: expected one of each request that it ran")
+        rejected = output.rejected
         if not 0 <= rejected <= entry.drafts:
             raise BadEventError(f"request {request.name!r} rejects {rejected}: expected 0 to the step's {entry.drafts} drafts")
         live.residency.settle(entry)
@@ -102,8 +114,7 @@ def process(live: Live, line: int, event: Process) -> None:
         live.counts.processed(request, entry.tokens, rejected)
         if rejected:
             _take_back(live, line, entry, rejected)
-        if output:
-            live.counts.compare(request, output.counters, line, event.step)
+        live.counts.compare(request, output.counters, line, event.step)
         if request.finished:
             live.forget_if_gone(request)
     if outputs:

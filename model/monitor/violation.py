@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from settled.model.properties import Contract, Property
+from settled.model.trace_io import printable
 
 
 class Loss(StrEnum):
@@ -45,8 +46,8 @@ class Violation:
     taken_by: str | None = None
 
     def sentence(self) -> str:
-        """What happened, in one plain sentence."""
-        return f"line {self.line}: {self.detail}."
+        """What happened, in one plain sentence. Names come from the trace, and a terminal obeys control characters: they are escaped."""
+        return printable(f"line {self.line}: {self.detail}.")
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON; keys without a value are left out."""

@@ -103,6 +103,8 @@ def _readable(
             },
             objectives,
         )
+        if answer.status is Status.UNKNOWN:
+            raise UndecidedError(f"{prop} under {setting.discipline.name}: no answer for block size {block_size}: {answer.reason}")
         if answer.status is Status.SAT:
             values = {"window": 0, **answer.values}
             return Shortest(

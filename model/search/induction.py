@@ -74,8 +74,9 @@ Axiom = Callable[[IntTerm, IntTerm], BoolTerm]
 def with_axiom(obligations: Iterable[Obligation], symbol: str, name: str, axiom: Axiom) -> list[Obligation]:
     """Adds an axiom about an uninterpreted symbol to the hypotheses, for every pair of arguments that an obligation mentions.
 
-    For the axioms used here, that a predicate shrinks or that a function increases, the instances say as much as the universal
-    axiom: a model of them extends to all positions. It keeps the queries free of quantifiers.
+    For the axioms used here the instances say as much as the universal axiom, since a model of them extends to all integers: a
+    predicate that shrinks holds wherever it holds at some later mentioned point, and a function that grows by at least one a step is
+    continued in steps of one, the last step before a mentioned point taking the rest. It keeps the queries free of quantifiers.
     """
     return [
         replace(obligation, hypotheses={**obligation.hypotheses, name: _instances(obligation, symbol, axiom)}) for obligation in obligations
@@ -93,6 +94,13 @@ def _instances(obligation: Obligation, symbol: str, axiom: Axiom) -> BoolTerm:
     terms = subterms(*obligation.query().values())
     arguments = [term.args[1] for term in terms if term.op == "apply" and term.args[0] == symbol]
     return both(*(axiom(x, y) for x in arguments for y in arguments if x is not y))
+
+
+def with_covers(obligations: Sequence[Obligation]) -> list[Obligation]:
+    """Adds a cover to every claim that has none: hypotheses that cannot hold at once would prove anything."""
+    covered = {obligation.name for obligation in obligations if obligation.is_cover}
+    missing = [o for o in obligations if not o.is_cover and f"cover: {o.name}" not in covered]
+    return [*obligations, *(Obligation(f"cover: {claim.name}", claim.hypotheses) for claim in missing)]
 
 
 @dataclass(frozen=True)

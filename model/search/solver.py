@@ -76,7 +76,8 @@ class Z3:
 
         self._z3 = z3
         self._solver = z3.SimpleSolver()
-        self._solver.set("timeout", int(timeout_seconds * 1000))
+        # ctrl_c off: z3 would take an interrupt for a time-out and let the run go on; Python raises it once the query is over.
+        self._solver.set("timeout", int(timeout_seconds * 1000), "ctrl_c", False)
         self._rendered: dict[int, Any] = {}
         self._sorts: dict[str, type[Term]] = {}
 
@@ -162,7 +163,7 @@ class Z3:
         """A model of the formulas in which the objectives are least, the first one first. Deterministic."""
         began = time.perf_counter()
         optimizer = self._z3.Optimize()
-        optimizer.set(priority="lex", timeout=int(TIMEOUT_SECONDS * 1000))
+        optimizer.set(priority="lex", timeout=int(TIMEOUT_SECONDS * 1000), ctrl_c=False)
         for formula in formulas.values():
             optimizer.add(self.render(formula))
         for objective in objectives:
@@ -258,7 +259,7 @@ def find_invariant(
 
     render = Z3().render
     fixedpoint = z3.Fixedpoint()
-    fixedpoint.set(engine="spacer", timeout=int(timeout_seconds * 1000))
+    fixedpoint.set(engine="spacer", timeout=int(timeout_seconds * 1000), ctrl_c=False)
     state = [*variables, *constants]
     symbols = [render(term) for term in state]
     reachable = z3.Function("reachable", *(symbol.sort() for symbol in symbols), z3.BoolSort())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import sys
 from collections.abc import Iterator
@@ -77,6 +78,8 @@ def _reject(message: str) -> NoReturn:
 @contextmanager
 def _opened(trace: str) -> Iterator[tuple[IO[bytes], str]]:
     if trace == "-":
+        if sys.stdin is None:
+            raise OSError(errno.EBADF, "standard input is closed")
         yield sys.stdin.buffer, "<stdin>"
         return
     with Path(trace).open("rb") as lines:

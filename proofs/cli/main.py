@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
+from collections.abc import Sequence
 
-import click
+try:
+    import click
+except ModuleNotFoundError:
+    print("settled: click is not installed: pip install settled", file=sys.stderr)
+    sys.exit(2)
+
+from settled.proofs.cli.ending import run_to_the_end
+
+SHELL_COMPLETION = "_SETTLED_COMPLETE"  # click's name: set by the shell that asks for completions
 
 # Command → what `settled --help` says of it. The module of the same name holds the command of the same name.
 COMMANDS = {
@@ -39,13 +49,18 @@ class LazyGroup(click.Group):
 def cli() -> None:
     """Can a KV-cache block be returned to the pool while something may still need it?
 
-    Exit codes: 0 holds, 1 violated, 2 bad input or usage, 3 unknown.
+    Exit codes: 0 holds, 1 violated, 2 bad input or usage, 3 unknown, 130 interrupted.
     """
+
+
+def run(arguments: Sequence[str]) -> None:
+    """One command line. Unlike click's own entry it lets every exception through, a broken pipe too, which click ends with 1."""
+    if SHELL_COMPLETION in os.environ:
+        cli.main(list(arguments), prog_name="settled")
+    with cli.make_context("settled", list(arguments)) as context:
+        cli.invoke(context)
 
 
 def main() -> None:
     """The console script."""
-    try:
-        cli(standalone_mode=True)
-    except KeyboardInterrupt:  # pragma: no cover - click turns it into Abort where it can
-        sys.exit(130)
+    sys.exit(run_to_the_end(run, sys.argv[1:]))

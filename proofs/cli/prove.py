@@ -12,7 +12,12 @@ import click
 @click.argument("theorems", nargs=-1, metavar="[THEOREM]...")
 @click.option("--solver", type=click.Choice(["z3", "cvc5", "both"]), default="z3", show_default=True, help="Who decides the obligations.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a table.")
-@click.option("--export", "folder", type=click.Path(path_type=Path, file_okay=False), help="Write every obligation to DIR as SMT-LIB 2.6.")
+@click.option(
+    "--export",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Write every obligation, the refuted ones of the killers too, to DIR as SMT-LIB 2.6.",
+)
 def prove(theorems: tuple[str, ...], solver: str, as_json: bool, folder: Path | None) -> None:
     """Prove the theorems (all of them, or those named: T1, T3, found, ...), one row per obligation.
 
@@ -21,13 +26,13 @@ def prove(theorems: tuple[str, ...], solver: str, as_json: bool, folder: Path | 
     """
     from settled.model.search.solver import SolverMissingError, solver_named
     from settled.proofs.catalogue import THEOREMS
-    from settled.proofs.report import proving
-    from settled.proofs.runner import Exit, export
+    from settled.proofs.report import exporting, proving
+    from settled.proofs.runner import Exit
 
     known = {**{key.lower(): key for key in THEOREMS}, "found": "found"}
-    wanted = [known.get(name.lower(), "") for name in theorems] or list(known.values())
+    wanted = list(dict.fromkeys(known.get(name.lower(), "") for name in theorems)) or list(known.values())
     if "" in wanted:
-        unknown = theorems[wanted.index("")]
+        unknown = next(name for name in theorems if name.lower() not in known)
         raise click.UsageError(f"unknown theorem {unknown!r}; expected one of {', '.join(known.values())}")
     try:
         solvers = [solver_named(name) for name in (("z3", "cvc5") if solver == "both" else (solver,))]
@@ -35,7 +40,6 @@ def prove(theorems: tuple[str, ...], solver: str, as_json: bool, folder: Path | 
         click.echo(f"settled prove: {error}", err=True)
         sys.exit(Exit.BAD_INPUT)
     if folder is not None:
-        count = sum(export(THEOREMS[key], folder) for key in wanted if key in THEOREMS)
-        click.echo(f"{count} obligations written to {folder}", err=True)
+        click.echo(f"{exporting.export(wanted, folder)} obligations written to {folder}", err=True)
     show = proving.print_json if as_json else proving.print_tables
     sys.exit(show(wanted, solvers))

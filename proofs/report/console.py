@@ -9,6 +9,16 @@ from rich.console import Console
 PIPE_COLUMNS = 160
 
 
+class ReportConsole(Console):
+    """A console that lets the caller say what a broken pipe means; rich would end the run with 1, which means violated."""
+
+    def on_broken_pipe(self) -> None:
+        raise  # noqa: PLE0704 - rich calls this where it handles the BrokenPipeError
+
+
 def make_console() -> Console:
-    """A console on standard output; colours only on a terminal, and not with NO_COLOR."""
-    return Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else PIPE_COLUMNS)
+    """A console on standard output; colours only on a terminal, and not with NO_COLOR.
+
+    rich draws boxes in ASCII where the encoding is none of Unicode's; what we draw ourselves asks `signs.py`.
+    """
+    return ReportConsole(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else PIPE_COLUMNS)

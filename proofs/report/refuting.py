@@ -44,12 +44,14 @@ class Outcome:
 def run(refutations: Sequence[Refutation], *, replay: bool, as_json: bool, folder: Path | None) -> Exit:
     """Searches, judges, replays and prints each refutation; returns the worst exit code."""
     console = make_console()
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)  # fails before the search, not after it
     outcomes = []
     for refutation in refutations:
         outcome = attempt(refutation, replay=replay)
         outcomes.append(outcome)
         if folder is not None and outcome.counterexample is not None:
-            _write(outcome.counterexample, folder)
+            _write(outcome.counterexample, outcome.replayed, folder)
         if not as_json:
             _print(console, outcome)
     code = max((outcome.exit for outcome in outcomes), default=Exit.UNKNOWN)
@@ -82,11 +84,16 @@ def _problem(refutation: Refutation, counterexample: Counterexample | None) -> s
     return ""
 
 
-def _write(counterexample: Counterexample, folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
+def _write(counterexample: Counterexample, replayed: Replayed | None, folder: Path) -> None:
+    """The broken trace, and what the right discipline makes of the same decisions, for `settled check` to tell apart."""
     refutation = counterexample.refutation
-    with (folder / f"{refutation.discipline.name}-{refutation.violates}.ndjson").open("w", encoding="utf-8") as out:
-        write_trace(counterexample.events, out)
+    name = f"{refutation.discipline.name}-{refutation.violates}"
+    traces = {f"{name}.ndjson": counterexample.events}
+    if replayed is not None:
+        traces[f"{name}.right.ndjson"] = replayed.right_events
+    for file, events in traces.items():
+        with (folder / file).open("w", encoding="utf-8") as out:
+            write_trace(events, out)
 
 
 def _print(console: Console, outcome: Outcome) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -14,10 +15,10 @@ from settled.model import events as ev
 from settled.model import tracked
 from settled.model.algebra import BoolTerm, Term, as_bool, as_int, both
 from settled.model.disciplines import Discipline
-from settled.model.values import leaves
 from settled.model.interpret import compile_terms
 from settled.model.kinds import kind_of
 from settled.model.specs import KVCacheSpec
+from settled.model.values import leaves
 from settled.reference.workload import random_workload, run_workload
 
 STATE = [symbol.args[0] for symbol in leaves(tracked.symbolic_state())]
@@ -73,17 +74,27 @@ def disagreement(moment: Moment, spec: KVCacheSpec, constants: Constants, discip
 
 
 def random_constants(events: list[ev.Event], rng: random.Random, count: int) -> Iterator[Constants]:
-    """Constants that have something to do with the run: a scheduled step, a token about its window, a block of its row, or any."""
+    """Constants that have something to do with the run.
+
+    A step, half of the time one that was in flight when its request's generation ended; a token about its window; a block of its row,
+    or any. A quarter of the time a step, and a block of its row that was pruned while it was in flight.
+    """
     config = events[0]
     assert isinstance(config, ev.Config)
-    scheduled = [(event.step, entry) for event in events if isinstance(event, ev.Schedule) for entry in event.requests]
+    steps, outlived, pruned = _steps(events)
     owned: dict[tuple[str, int, int], list[int]] = {}
     for event in events:
         if isinstance(event, ev.Allocate | ev.Touch):
             for offset, block in enumerate(event.blocks):
                 owned.setdefault((event.request, event.group, event.first_index + offset), []).append(block)
     for _ in range(count):
-        step, entry = rng.choice(scheduled)
+        if pruned and rng.random() < 0.25:
+            (step, entry), release = rng.choice(pruned)
+            index, block = release.indices[-1], release.blocks[-1]
+            token = index * config.groups[release.group].block_size
+            yield Constants(entry.request, release.group, step, token, block, index, config.num_lookahead_tokens)
+            continue
+        step, entry = rng.choice(outlived if outlived and rng.random() < 0.5 else steps)
         group = rng.randrange(len(config.groups))
         size = config.groups[group].block_size
         token = max(0, min(entry.start + entry.tokens - rng.randrange(0, 3 * size + 4), (config.max_model_len or 1) - 1))
@@ -92,18 +103,73 @@ def random_constants(events: list[ev.Event], rng: random.Random, count: int) -> 
         yield Constants(entry.request, group, step, token, block, token // size, config.num_lookahead_tokens)
 
 
-def check_runs(seeds: Iterable[int], discipline: Discipline, relation: Discipline, *, steps: int = 120) -> tuple[Counter[str], list[str]]:
-    """Runs, projects, evaluates: how often each action was seen, and the disagreements."""
+Scheduled = tuple[int, ev.ScheduledRequest]
+
+
+def _steps(events: list[ev.Event]) -> tuple[list[Scheduled], list[Scheduled], list[tuple[Scheduled, ev.Release]]]:
+    """Every request's steps; those whose generation ended before they were processed; those in flight at a prune, with its release."""
+    steps: list[Scheduled] = []
+    pruned: list[tuple[Scheduled, ev.Release]] = []
+    outlived: list[Scheduled] = []
+    in_flight: dict[str, list[Scheduled]] = {}
+    for event in events:
+        match event:
+            case ev.Schedule():
+                for entry in event.requests:
+                    steps.append((event.step, entry))
+                    in_flight.setdefault(entry.request, []).append((event.step, entry))
+            case ev.Process():
+                for output in event.requests:
+                    in_flight[output.request].pop(0)
+            case ev.Preempt() | ev.Finish():
+                outlived += in_flight.get(event.request, [])
+            case ev.Release(cause="window") if in_flight.get(event.request):
+                pruned.append((in_flight[event.request][-1], event))
+    return steps, outlived, pruned
+
+
+def cases(moment: Moment) -> Iterator[str]:
+    """What makes a moment hard for the environment; each must be met for the comparison to mean something."""
+    before, choices = moment.before, moment.choices
+    in_flight = before["step.unprocessed"]
+    stale = in_flight and before["step.stale"]
+    live = in_flight and not stale
+    if moment.action == "process a stale step" and stale:
+        yield "an output of the stale step's own generation" if choices["same"] else "an output of an older generation"
+    if moment.action == "start with a prefix-cache hit" and stale:
+        yield "a hit while the step is stale"
+        if choices["picks_b"] and before["fenced"] and before["row_is_b"]:
+            yield "a hit of b while the fence keeps it"
+    if moment.action == "preempt, finish or abort":
+        if stale:
+            yield "another generation ends while the step is stale"
+        if live and before["stale"] > 0:
+            yield "the step's generation ends behind stale output"
+    if moment.action == "another request allocates b" and in_flight and before["row_is_b"]:
+        yield "b is given away while the step is in flight"
+
+
+def check_runs(
+    seeds: Iterable[int], discipline: Discipline, relation: Discipline, *, steps: int = 120, eventful: bool = False
+) -> tuple[Counter[str], list[str]]:
+    """Runs, projects, evaluates: how often each action and each case was seen, and the disagreements.
+
+    `eventful`: with many preemptions under deep pipelines.
+    """
     seen: Counter[str] = Counter()
     problems = []
     for seed in seeds:
         events: list[ev.Event] = []
-        run_workload(random_workload(seed), discipline=discipline, steps=steps, sink=events.append)
+        workload = random_workload(seed)
+        if eventful:
+            workload = replace(workload, chance_preempt=0.15, chance_process=0.1)
+        run_workload(workload, discipline=discipline, steps=steps, sink=events.append)
         config = events[0]
         assert isinstance(config, ev.Config)
         for constants in random_constants(events, random.Random(seed), 6):
             for moment in project(events, constants):
                 seen[moment.action] += 1
+                seen.update(cases(moment))
                 problem = disagreement(moment, config.groups[constants.group], constants, relation)
                 if problem is not None:
                     problems.append(f"seed {seed}, {constants}: {problem}")

@@ -19,9 +19,27 @@ def test_every_event_of_the_reference_satisfies_the_proved_relation(discipline: 
     seen, problems = check_runs(range(100), discipline, discipline)
     assert not problems, "\n".join(problems[:3])
     names = {action.name for action in tracked.actions(tracked.symbolic_state(), tracked.System(FullAttention(), discipline))}
-    assert set(seen) == names, "every action of the environment must occur, or the test says nothing about it"
-    assert min(seen.values()) >= 20
-    assert sum(seen.values()) > 20_000
+    assert names <= set(seen), "every action of the environment must occur, or the test says nothing about it"
+    assert min(seen[name] for name in names) >= 20
+    assert sum(seen[name] for name in names) > 20_000
+
+
+CASES = (
+    "an output of the stale step's own generation",
+    "an output of an older generation",
+    "a hit while the step is stale",
+    "a hit of b while the fence keeps it",
+    "another generation ends while the step is stale",
+    "the step's generation ends behind stale output",
+    "b is given away while the step is in flight",
+)
+
+
+def test_the_hard_cases_are_met_and_allowed() -> None:
+    """Many preemptions under deep pipelines: stale output of several generations, hits on fenced blocks, blocks given away."""
+    seen, problems = check_runs(range(1000, 1100), RIGHT, RIGHT, eventful=True)
+    assert not problems, "\n".join(problems[:3])
+    assert {case: seen[case] for case in CASES if seen[case] < 5} == {}
 
 
 @pytest.mark.parametrize("broken", [OPTIMISTIC, CEIL, NO_FENCE, UNDRAINED], ids=lambda discipline: discipline.name)

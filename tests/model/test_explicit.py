@@ -29,10 +29,10 @@ from settled.model.disciplines import (
     Discipline,
 )
 from settled.model.explicit import Choice, Explicit, Move, Setting, after, guard, initial, violated
-from settled.model.values import leaves, rebuild, symbols
 from settled.model.interpret import compile_terms
 from settled.model.kinds import SlidingWindow
 from settled.model.properties import Property
+from settled.model.values import leaves, rebuild, symbols
 from settled.proofs.refutations import REFUTATIONS
 
 SLOTS = 5

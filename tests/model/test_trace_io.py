@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
+import time
 from dataclasses import MISSING, Field, fields
 from typing import Any
 
@@ -198,12 +200,19 @@ def window_group(**changes: Any) -> str:
 
 BAD: dict[str, tuple[str | bytes, str]] = {
     "truncated JSON": ('{"event": "add", "request": "A', "not a JSON object (truncated?)"),
-    "an empty line": ("", "not a JSON object (truncated?)"),
+    "an empty line": ("", "an empty line: expected a JSON object, one event a line"),
+    "a line of spaces": (b"  \r\n", "an empty line: expected a JSON object, one event a line"),
+    "gzip": (gzip.compress(b'{"event": "end", "idle": true}'), "compressed by gzip: expected the text itself"),
+    "UTF-16": ('{"event": "end", "idle": true}'.encode("utf-16"), "text in UTF-16: expected UTF-8"),
+    "UTF-16 without a mark": ('{"event": "end", "idle": true}'.encode("utf-16-le"), "null bytes: not UTF-8 text"),
+    "a byte order mark": ('\ufeff{"event": "end", "idle": true}', "a byte order mark comes first: expected UTF-8 without one"),
+    "a byte order mark in bytes": (b'\xef\xbb\xbf{"event": "end"}', "a byte order mark comes first: expected UTF-8 without one"),
+    "deep nesting": ('{"event": "end", "idle": ' + "[" * 5000 + "]" * 5000 + "}", "nested too deeply: expected an event of schema v1"),
     "bytes that are not text": (b'{"event": "\xff"}', "not a JSON object"),
     "a list": ("[1, 2]", "expected a JSON object, found list"),
     "a number": ("17", "expected a JSON object, found int"),
     "no event": ('{"request": "A"}', "missing key 'event'"),
-    "an event that is no name": ('{"event": 3}', "missing key 'event'"),
+    "an event that is no name": ('{"event": 3}', "key 'event' is int: expected the name of an event"),
     "an unknown event": ('{"event": "allocated"}', "unknown event 'allocated'; expected one of config, state,"),
     "a missing key": ('{"event": "add", "request": "A"}', "add: missing key `prompt_tokens`"),
     "a missing nested key": (
@@ -252,6 +261,84 @@ BAD: dict[str, tuple[str | bytes, str]] = {
     ),
     "a window of the wrong type": (window_group(window="8"), "config: group 0 (sliding_window): Expected `int`, got `str` - at `$.window`"),
 }
+
+
+LIMITED: dict[str, tuple[str, str]] = {
+    "blocks in the pool": (config_with(num_blocks=2**24 + 1), "config: num_blocks must be at most 16777216 (blocks), not 16777217"),
+    "a number beyond 64 bits": (config_with(num_blocks=10**30), "config: num_blocks must be at most 16777216"),
+    "groups": (config_with(groups=[{"kind": "full", "block_size": 16}] * 65), "config: groups must be at most 64, not 65"),
+    "a block size": (window_group(block_size=10**10), "block_size must be at most 2147483648 (tokens), not 10000000000 - at `$.groups[0]"),
+    "a window": (window_group(window=2**31 + 1), "window must be at most 2147483648"),
+    "an index of a fresh block": (
+        '{"event": "allocate", "request": "A", "group": 0, "first_index": 1000000000000, "blocks": [1]}',
+        "allocate: first_index must be at most 1048576 (table indices), not 1000000000000 - at `$.first_index`",
+    ),
+    "an index that is moved to": (
+        '{"event": "move", "request": "A", "group": 0, "from_index": 0, "to_index": 10000000000, "block": 1}',
+        "move: to_index must be at most 1048576",
+    ),
+    "a negative index that is moved from": (
+        '{"event": "move", "request": "A", "group": 0, "from_index": -1, "to_index": 0, "block": 1}',
+        "move: from_index must be at least 0, not -1",
+    ),
+    "a negative released index": (
+        '{"event": "release", "request": "A", "group": 0, "indices": [0, -1], "blocks": [1, 2], "cause": "window", "freed": []}',
+        "release: indices must be at least 0, not -1 - at `$.indices[1]`",
+    ),
+    "a start": (
+        '{"event": "schedule", "step": 1, "requests": [{"request": "A", "start": 1000000000000000000, "tokens": 1, "drafts": 0, '
+        '"new_blocks": [[]], "resumed": false}]}',
+        "schedule: start must be at most 2147483648 (tokens), not 1000000000000000000 - at `$.requests[0].start`",
+    ),
+    "a negative step": ('{"event": "schedule", "step": -1, "requests": []}', "schedule: step must be at least 0, not -1"),
+    "a negative sample": (
+        '{"event": "process", "step": 1, "requests": [{"request": "A", "sampled": -1, "rejected": 0}]}',
+        "process: sampled must be at least 0, not -1",
+    ),
+    "a negative prompt": ('{"event": "add", "request": "A", "prompt_tokens": -1}', "add: prompt_tokens must be at least 0, not -1"),
+    "a negative maximum": (
+        '{"event": "add", "request": "A", "prompt_tokens": 1, "max_tokens": -5}',
+        "add: max_tokens must be at least 0, not -5",
+    ),
+    "a negative gap": ('{"event": "gap", "events": -3}', "gap: events must be at least 0, not -3"),
+    "a negative counter of a state": (
+        '{"event": "state", "requests": [{"request": "A", "prompt_tokens": 1, "computed": -1, "in_flight": 0, "stale": 0}], '
+        '"unprocessed": [], "tables": {}}',
+        "state: computed must be at least 0, not -1 - at `$.requests[0].computed`",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LIMITED)
+@pytest.mark.parametrize("encoding", [None, "utf-8"])
+def test_a_number_out_of_its_limits_is_named(name: str, encoding: str | None) -> None:
+    line, message = LIMITED[name]
+    with pytest.raises(TraceError) as found:
+        decode_line(line.encode(encoding) if encoding else line, "t", 1)
+    assert message in str(found.value)
+
+
+def test_numbers_at_their_limits_are_read() -> None:
+    edge = '{"event": "add", "request": "-1 of 1234567", "prompt_tokens": 2147483648, "max_tokens": 0, "x_later": -1e9}'
+    assert decode_line(edge, "t", 1) == ev.Add(request="-1 of 1234567", prompt_tokens=2**31, max_tokens=0)
+    counters = (-1, 0, -3)  # an engine that counts wrongly is a finding of the monitor's, no bad line
+    output = ev.ProcessedRequest(request="A", sampled=1, rejected=0, counters=counters)
+    event = ev.Process(step=2**53, requests=(output,))
+    assert decode_line(encode_event(event), "t", 1) == event
+
+
+def test_a_number_of_absurd_length_is_rejected_at_once() -> None:
+    begun = time.perf_counter()
+    with pytest.raises(TraceError):
+        decode_line('{"event": "gap", "events": ' + "9" * 100_000 + "}", "t", 1)
+    assert time.perf_counter() - begun < 1
+
+
+def test_control_characters_of_a_message_are_escaped() -> None:
+    with pytest.raises(TraceError) as found:
+        decode_line('{"event": "finish", "request": "A", "reason": "\\u001b[31mred"}', "t", 1)
+    assert "\\x1b[31mred" in str(found.value)
+    assert str(found.value).isprintable()
 
 
 @pytest.mark.parametrize("name", BAD)

@@ -27,7 +27,7 @@ class TraceBuilder:
             "num_blocks": 32,
             "max_in_flight_steps": 2,
             "max_batched_tokens": 64,
-            "num_draft_tokens": 0,
+            "num_draft_tokens": 4,
             "prefix_caching": False,
             "kv_consumer": True,
         }

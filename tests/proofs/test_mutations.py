@@ -13,13 +13,24 @@ import pytest
 
 from settled.model import fifo, tracked
 from settled.model.disciplines import RIGHT
+from settled.model.properties import Contract
 from settled.model.search.induction import Obligation, decide
 from settled.model.search.solver import Z3
 from settled.proofs.catalogue import THEOREMS
 from settled.proofs.counters import COUNTS
-from settled.proofs.residency import ANY_MASK, IN_USE, TABLE
+from settled.proofs.residency import ANY_MASK, IN_USE, NEXT_STEP
 
 SOLVER = Z3()
+ACTIONS_WITHIN_A_GENERATION = (
+    "schedule another step",
+    "schedule the step",
+    "process a stale step",
+    "process a live step before the step",
+    "process a live step",
+    "process the step, live",
+    "process the step, stale",
+    "start with a prefix-cache hit",
+)
 Mutate = Callable[[Obligation], Obligation | None]
 
 # The invariant of each theorem that is proved by induction, as conjuncts of its first part.
@@ -27,7 +38,7 @@ INVARIANTS = {
     "T1": ("in flight is the sum", "stale is the sum", "computed is what events say", "queue order"),
     "T2": COUNTS,
     "T3": IN_USE,
-    "T4": TABLE,
+    "T4": NEXT_STEP,
 }
 
 
@@ -85,6 +96,41 @@ def test_every_guard_is_needed(system: str, action: str, guard: str) -> None:
     """Without it some theorem about the system fails: what a guard rules out would really break something."""
     theorems = ("T1",) if system == "fifo" else ("T2", "T3", "T4")
     assert not all(mutants_survive(theorem, without_guard(action, guard)) for theorem in theorems)
+
+
+# What each theorem concludes of every reachable state; without one of them the theorem would say less than its sentence.
+PROPERTIES = {
+    "T1": {
+        "counters_symmetric",
+        "idle exactly when nothing is in flight",
+        "stale tokens are in flight",
+        "the oldest step is stale exactly when stale > 0",
+    },
+    "T2": {
+        "the oldest live step starts at p",
+        "with none, the next step starts at p",
+        "max(0, C - F) <= p",
+        *(f"p does not fall: {action}" for action in ACTIONS_WITHIN_A_GENERATION),
+    },
+    "T3": {f"{name}, {contract}" for name in ("read_resident", "write_owned") for contract in Contract} | {"single_owner"},
+    "T4": {"rollback_resident"},
+    "T5": {"kept blocks are read"},
+    "T6": {"p = C", "max(0, C - F) = C", "the same blocks are freed"},
+}
+
+
+@pytest.mark.parametrize("theorem", PROPERTIES)
+def test_the_theorem_concludes_what_it_says(theorem: str) -> None:
+    part = THEOREMS[theorem].parts[0]
+    claims = {obligation.name for obligation in part.build(part.discipline) if not obligation.is_cover}
+    actions = {action.name for action in tracked.actions(tracked.symbolic_state(), tracked.System(ANY_MASK, RIGHT))}
+    fifo_actions = {action.name for action in fifo.actions(fifo.symbolic_fifo(), RIGHT)}
+    assert claims - actions - fifo_actions - {"initial state"} == PROPERTIES[theorem]
+
+
+def test_a_kept_block_is_read_by_a_query_to_come() -> None:
+    (claim,) = [o for o in THEOREMS["T5"].parts[0].build(RIGHT) if not o.is_cover]
+    assert set(claim.conclusions or ()) == {"the token is in the block", "the query is to come", "the query reads the token"}
 
 
 @pytest.mark.parametrize("assumption", ["0 <= first <= token <= last", "lookahead >= 0"])

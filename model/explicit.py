@@ -5,8 +5,8 @@ many slots as the trace has events, so the pipeline depth is not bounded by anyt
 schedules: a chunk of the prompt without drafts, or one token with its drafts. One table entry is followed, that of a block given by its
 first and last token, so one query covers every block size and every table index.
 
-What it leaves out: other requests (a hit finds only what this request computed), steps of other shapes, hits of the whole prompt
-(vLLM computes its last token again), loads.
+What it leaves out: other requests (a hit finds only what this request computed), hits of the whole prompt (vLLM computes its last
+token again), chunks that compute outputs again after a preemption, loads. `tests/agreement` checks that it follows the reference.
 """
 
 from __future__ import annotations

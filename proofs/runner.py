@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from pathlib import Path
 
 from settled.model.disciplines import OPTIMISTIC, RIGHT
 from settled.model.search.induction import Obligation, Verdict, decide, with_covers
 from settled.model.search.solver import Z3, Cvc5, Status
-from settled.model.smtlib import script
 from settled.proofs import found
 from settled.proofs.theorem import Killer, Theorem
 
@@ -135,21 +132,3 @@ def find_and_verify(solvers: Solvers) -> Iterator[FoundRow | Row]:
     shown = tuple(repr(conjunct) for conjunct in answer.conjuncts)
     yield FoundRow(shown, answer.seconds, seconds, killed, answer.reason or str(answer.status))
     yield from decide_all("found", "Spacer's invariant", found.verify(system, answer.conjuncts), solvers)
-
-
-def export(theorem: Theorem, folder: Path) -> int:
-    """Writes every obligation as an SMT-LIB script, `folder/T3/part/obligation.smt2`; returns how many."""
-    count = 0
-    for part in theorem.parts:
-        target = folder / theorem.key / _slug(part.name)
-        target.mkdir(parents=True, exist_ok=True)
-        for obligation in part.build(part.discipline):
-            expected = "sat: it can happen" if obligation.is_cover else "unsat: proved"
-            comment = f"{theorem.key} {theorem.name}, {part.name}: {obligation.name}\nexpected: {expected}"
-            (target / f"{_slug(obligation.name)}.smt2").write_text(script(obligation.query(), comment=comment), encoding="utf-8")
-            count += 1
-    return count
-
-
-def _slug(name: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")

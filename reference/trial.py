@@ -20,9 +20,7 @@ _Value = TypeVar("_Value")
 
 
 @contextmanager
-def all_or_nothing(
-    manager: KVCacheManager, requests: Sequence[Request], running: list[Request], waiting: deque[Request]
-) -> Iterator[None]:
+def all_or_nothing(manager: KVCacheManager, requests: Sequence[Request], running: list[Request], waiting: deque[Request]) -> Iterator[None]:
     """Within it, blocks and queues may move for `requests`; an exception takes it all back, events included."""
     before = _Before(manager, requests, running, waiting)
     recorder = manager.recorder

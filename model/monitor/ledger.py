@@ -173,9 +173,9 @@ class Ledger:
     def same_bytes(self, request: str, group: int, block: int, first: int, last: int) -> bool | None:
         """Whether the block's hash stands for what a request writes at the tokens from `first` to `last`.
 
-        None if that cannot be known: an entry of another request says so only if this one has the same tokens. An entry that does not
-        say for which tokens it stands is taken to stand for these: engines that record the block alone hash whole blocks as they are
-        scheduled, and write into them what they hashed.
+        None if that cannot be known: an entry of another request says so only if this one has the same tokens, and one with half a
+        range may end anywhere. An entry with no range at all is taken to stand for these tokens, as the recorded traces of engines
+        demand: they record the block alone, which was hashed for what is scheduled to be written there.
         """
         found: bool | None = False
         for entry in self.cached.get(block, ()):
@@ -183,7 +183,7 @@ class Ledger:
                 continue
             if (entry.start is not None and entry.start > first) or (entry.end is not None and last >= entry.end):
                 continue
-            if entry.request is None or entry.request == request:
+            if (entry.start is None) == (entry.end is None) and entry.request in (None, request):
                 return True
             found = None
         return found

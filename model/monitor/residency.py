@@ -128,7 +128,7 @@ class Residency:
         written = mask.needed_tokens(start, tokens, watch.index, written=True)
         same = self._ledger.same_bytes(entry.request.name, watch.group, watch.block, *written)
         if same is None:
-            reason = "a shared block is written, and its prefix-cache entry is of another request: whether of the same tokens is not known"
+            reason = "a shared block is written, and its prefix-cache entry does not tell whether it stands for the same tokens"
             self._findings.cannot_decide(Property.WRITE_OWNED, reason)
         elif not same:
             self.judge(watch, Loss.SHARED, line, taken_by)

@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import takewhile
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NoReturn
 
@@ -50,6 +51,8 @@ def check(trace: str, contract: str | None, properties: tuple[str, ...], picture
     """
     from settled.model.trace_io import TraceError
 
+    if picture and as_json:
+        raise click.UsageError("--picture is for people, --json for machines: give one of them")
     if picture and trace == "-":
         raise click.UsageError("--picture needs a file: standard input cannot be read a second time")
     wanted = [Property(name) for name in properties] or list(Property)
@@ -133,19 +136,19 @@ def _print_picture(report: Report, trace: str) -> None:
     from settled.model.trace_io import read_trace
     from settled.proofs.report.console import make_console
     from settled.proofs.report.picture import draw
+    from settled.proofs.report.signs import signs_for
 
     found = [violation for result in report.properties for violation in result.violations]
     if not found:
         return
     earliest = min(found, key=lambda violation: violation.line)
+    console = make_console()
     with Path(trace).open("rb") as lines:
-        events = [(line, event) for line, event in read_trace(lines, trace) if line <= earliest.line]
-    drawing = draw(events, earliest, rows_max=PICTURE_ROWS_MAX)
-    if drawing is not None:
-        console = make_console()
-        console.print()
-        console.print(drawing)
-        console.print(f"  {earliest.sentence()}", markup=False)
+        events = takewhile(lambda numbered: numbered[0] <= earliest.line, read_trace(lines, trace))
+        drawing = draw(events, earliest, width=console.width, signs=signs_for(console.encoding), rows_max=PICTURE_ROWS_MAX)
+    console.print()
+    console.print(drawing)
+    console.print(f"  {earliest.sentence()}", markup=False)
 
 
 def _print_violations(console: Console, result: PropertyResult) -> None:

@@ -11,6 +11,7 @@ import shlex
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import click
 
@@ -42,7 +43,7 @@ def _code_of(command: Callable[[Sequence[str]], object], arguments: Sequence[str
     try:
         command(arguments)
     except SystemExit as error:
-        return error.code if isinstance(error.code, int) else EXIT_UNKNOWN if error.code else 0
+        return int(error.code or 0)  # commands end with a number
     except click.exceptions.Exit as error:
         return error.exit_code
     except click.ClickException as error:
@@ -67,7 +68,7 @@ def _explain(error: BaseException, arguments: Sequence[str]) -> int:
             _say(what)
             return EXIT_BAD_INPUT
         case ModuleNotFoundError() if error.name and not error.name.startswith("settled"):
-            _say(f"{error.name} is not installed: pip install settled; settled doctor says what is missing")
+            _say(f"{error.name.partition('.')[0]} is not installed: pip install settled; settled doctor says what is missing")
             return EXIT_BAD_INPUT
     what = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
     _say(
@@ -77,16 +78,11 @@ def _explain(error: BaseException, arguments: Sequence[str]) -> int:
 
 
 def _say(text: str) -> None:
-    try:
+    with suppress(OSError):  # where nobody listens any more, the exit code says it
         print(f"settled: {text}", file=sys.stderr, flush=True)
-    except OSError:
-        pass  # nobody listens any more; the exit code says it
 
 
 def _drop_output() -> None:
     """What is still buffered goes nowhere: Python would try to write it once more at exit, fail, and end with a code of its own."""
-    try:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-    except (OSError, ValueError):
-        pass
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("discipline", required=False)
 @click.option("--all", "everything", is_flag=True, help="Every discipline and every property that it breaks.")
-@click.option("--property", "prop", type=click.Choice([known.value for known in Property], case_sensitive=False), help="Only this property.")
+@click.option(
+    "--property", "prop", type=click.Choice([known.value for known in Property], case_sensitive=False), help="Only this property."
+)
 @click.option("--replay", is_flag=True, help="Execute each counterexample on the reference engine, broken and right.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of pictures.")
 @click.option(
@@ -29,8 +31,9 @@ if TYPE_CHECKING:
 def refute(discipline: str | None, everything: bool, prop: str | None, replay: bool, as_json: bool, folder: Path | None) -> None:
     """Break DISCIPLINE (optimistic, ceil, stale-applied, ...): find its shortest counterexample, draw it, say why.
 
-    Shortest: every smaller length is unsatisfiable, for every window, block size and prompt. Exit code 0: every counterexample was found,
-    at the length that is claimed, and replays. 1: a replay disagrees. 3: no counterexample, another length, or no answer.
+    Shortest: every smaller length is unsatisfiable, for every window, block size, table index and prompt, of one request with steps as
+    vLLM makes them and hits on its own blocks only. Exit code 0: every counterexample was found, at the length that is claimed, and
+    replays. 1: a replay disagrees. 3: no counterexample, another length, or no answer.
     """
     from settled.proofs.report import refuting
 

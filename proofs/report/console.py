@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 
 from rich.console import Console
@@ -13,7 +14,7 @@ class ReportConsole(Console):
     """A console that lets the caller say what a broken pipe means; rich would end the run with 1, which means violated."""
 
     def on_broken_pipe(self) -> None:
-        raise  # noqa: PLE0704 - rich calls this where it handles the BrokenPipeError
+        raise BrokenPipeError(errno.EPIPE, "the reader is gone")
 
 
 def make_console() -> Console:

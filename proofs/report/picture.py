@@ -3,180 +3,118 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from dataclasses import dataclass
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from settled.model.algebra import constant_value
-from settled.model.events import (
-    Allocate,
-    Computed,
-    Config,
-    Event,
-    Finish,
-    Load,
-    Preempt,
-    Process,
-    ProcessedRequest,
-    Release,
-    Schedule,
-    ScheduledRequest,
-    Touch,
-)
+from settled.model.events import Event
 from settled.model.kinds import Kind, kind_of
 from settled.model.monitor import Violation
+from settled.proofs.report.signs import UNICODE, Signs
+from settled.proofs.report.story import Row, Story
 
-LEGEND = "w written and read   d draft   r read through the window   · held   × released   ∅ null"
-SIGNS_A_ROW_MAX = 96
-SIGNS_MAX = 16  # a larger block shows one sign for several tokens: the most telling of theirs
-_TELLING = "!∅×rdw· "
-
-Numbered = Sequence[tuple[int, Event]]  # line numbers, counted from 1, and events
-Row = tuple[str | Text, ...]
+COUNTERS = ("C", "F", "stale")
+LABEL_WIDTH_MIN = 20  # where the label is folded to make room
 
 
-class _Board:
-    """The table of one request in one group, as the events change it."""
+def draw(
+    events: Iterable[tuple[int, Event]], violation: Violation, *, width: int, signs: Signs = UNICODE, rows_max: int | None = None
+) -> RenderableType:
+    """The events (numbered by line) of the violation's request, of those up to it the last `rows_max`, at most `width` columns wide.
 
-    def __init__(self, kind: Kind, block_size: int, indices: range, violation: Violation) -> None:
-        self.kind, self.size, self.indices, self.violation = kind, block_size, indices, violation
-        self.table: dict[int, int | None] = {}  # index → block, None once released
-
-    def hold(self, first: int, blocks: Iterable[int]) -> None:
-        self.table.update(enumerate(blocks, start=first))
-
-    def release(self, indices: Iterable[int]) -> None:
-        self.table.update(dict.fromkeys(indices))
-
-    def cells(self, *, step: ScheduledRequest | None = None, released: Sequence[int] = (), needed: bool = False) -> list[Text]:
-        return [self._cell(index, step, released, needed) for index in self.indices]
-
-    def _cell(self, index: int, step: ScheduledRequest | None, released: Sequence[int], needed: bool) -> Text:
-        tokens = range(index * self.size, (index + 1) * self.size)
-        if needed:
-            low, high = self.violation.needed or (0, -1)
-            signs = "".join("!" if index == self.violation.index and low <= token <= high else " " for token in tokens)
-            return Text(_squeezed(signs), style="bold red")
-        if index in released:
-            return Text(_squeezed("×" * self.size), style="red")
-        if index not in self.table:
-            return Text(_squeezed(" " * self.size))
-        if step is not None:
-            return Text(_squeezed("".join(self._sign(step, token, index) for token in tokens)), style="cyan")
-        return Text(_squeezed(("∅" if self.table[index] is None else "·") * self.size), style="dim")
-
-    def _sign(self, step: ScheduledRequest, token: int, index: int) -> str:
-        end = step.start + step.tokens
-        if step.start <= token < end:
-            return "d" if token >= end - step.drafts else "w"
-        if token < step.start and constant_value(self.kind.reads(step.start, token)):
-            return "r" if self.table[index] is not None else "∅"
-        return "·" if self.table[index] is not None else "∅"
-
-
-def _squeezed(signs: str) -> str:
-    """At most SIGNS_MAX signs."""
-    tokens_a_sign = -(-len(signs) // SIGNS_MAX)
-    chunks = (signs[start : start + tokens_a_sign] for start in range(0, len(signs), tokens_a_sign))
-    return "".join(min(chunk, key=_TELLING.index) for chunk in chunks)
-
-
-def draw(events: Numbered, violation: Violation, *, rows_max: int | None = None) -> RenderableType | None:
-    """The events of the violation's request, of those up to it the last `rows_max`; None where there is nothing to draw.
-
-    That is so for a violation without a request, and for a kind that is not modelled.
+    Where there is nothing to draw, or no room for it, one line that says so.
     """
-    config = events[0][1]
-    assert isinstance(config, Config)
     if violation.request is None:
-        return None
-    group = violation.group or 0
-    spec = config.groups[group]
+        return Text("no picture: the violation is not about one request", style="dim")
+    story = Story(violation, arrow=signs.arrow, rows_max=rows_max).read(events)
+    rows = story.rows()
+    if story.config is None or not rows:
+        return Text(f"no picture: nothing is known of request {violation.request} before line {violation.line}", style="dim")
+    if story.group is None:
+        layout = Layout.of(rows, violation, 0, width)
+        return _table(rows, layout, violation, None, signs) if layout else _no_room(width)
+    spec = story.config.groups[story.group]
     kind = kind_of(spec)
     if kind is None:
+        return Text(f"no picture: kind {spec.kind} is not modelled", style="dim")
+    layout = Layout.of(rows, violation, spec.block_size, width)
+    if layout is None:
+        return _no_room(width)
+    return Group(_table(rows, layout, violation, kind, signs), Text(signs.legend, style="dim"))
+
+
+def _no_room(width: int) -> Text:
+    return Text(f"no picture: it does not fit into {width} columns", style="dim")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What fits: the width of the labels, and the table indices that get a column. `block_size` 0: no block is shown."""
+
+    block_size: int
+    label_width: int
+    indices: range
+
+    @staticmethod
+    def of(rows: Sequence[Row], violation: Violation, block_size: int, width: int) -> Layout | None:
+        """Labels are folded only if no column would fit otherwise; None if one does not fit even so."""
+        top = max([row.cells.top for row in rows] + [(violation.index or 0) + 1]) if block_size else 0
+        column = max(_heads_width(top, block_size), len(UNICODE.squeezed(" " * block_size))) + 1 if block_size else 0
+        beside = _width("line", (str(row.line) for row in rows)) + sum(_width(*texts) for texts in _counter_texts(rows))
+        natural = _width("event", (row.label for row in rows))
+        folded = max(LABEL_WIDTH_MIN + 1, _width("event", (word for row in rows for word in row.label.split())))
+        for label in (natural, min(natural, folded)):
+            room = width - beside - label
+            if room >= column:
+                columns = min(top, room // column) if column else 0
+                start = max(0, min((violation.index or 0) - columns // 2, top - columns))
+                return Layout(block_size, label - 1, range(start, start + columns))
         return None
-    board = _Board(kind, spec.block_size, _columns(events, violation, group, SIGNS_A_ROW_MAX // min(SIGNS_MAX, spec.block_size)), violation)
-    drawing = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    for title in ("line", "event", "C", "F", "stale"):
-        drawing.add_column(title, justify="right" if title in ("line", "C", "F", "stale") else "left", no_wrap=True)
-    for index in board.indices:
-        style = "bold red" if index == violation.index else ""
-        first = index * spec.block_size
-        drawing.add_column(f"[{index}]\n{first}..{first + spec.block_size - 1}", style=style, no_wrap=True)
-    before = [row for line, event in events if line <= violation.line for row in _rows(board, line, event, violation.request, group)]
-    after = [row for line, event in events if line > violation.line for row in _rows(board, line, event, violation.request, group)]
-    for row in [*before[-(rows_max or len(before)) :], *_needs(board, violation), *after]:
-        drawing.add_row(*row)
-    return Group(drawing, Text(LEGEND, style="dim"))
+
+    def head(self, index: int) -> str:
+        return _head(index, self.block_size)
 
 
-def _needs(board: _Board, violation: Violation) -> list[Row]:
-    if violation.needed is None:
-        return []
-    label = f"step {violation.step} needs" if violation.step is not None else "the next step needs"
-    return [(str(violation.line), Text(label, style="bold red"), "", "", "", *board.cells(needed=True))]
+def _head(index: int, block_size: int) -> str:
+    return f"[{index}]\n{index * block_size}..{(index + 1) * block_size - 1}"
 
 
-def _columns(events: Numbered, violation: Violation, group: int, columns_max: int) -> range:
-    """The table indices that are drawn: all of them if they are few, else those around the offending block."""
-    top = 1
-    for _, event in events:
-        if isinstance(event, Allocate | Touch) and event.request == violation.request and event.group == group:
-            top = max(top, event.first_index + len(event.blocks))
-    if top <= columns_max:
-        return range(top)
-    start = max(0, min((violation.index or 0) - columns_max // 2, top - columns_max))
-    return range(start, start + columns_max)
+def _heads_width(top: int, block_size: int) -> int:
+    return max(len(line) for line in _head(top - 1, block_size).split("\n"))
 
 
-def _rows(board: _Board, line: int, event: Event, request: str, group: int) -> list[Row]:
-    """What an event shows of the request: a row, several for a step that runs it twice, or none."""
-
-    def row(label: str, counters: tuple[int, int, int] | None, cells: Sequence[Text]) -> Row:
-        return (str(line), label, *(map(str, counters) if counters else ("", "", "")), *cells)
-
-    match event:
-        case Allocate() | Touch() if event.request == request and event.group == group:
-            board.hold(event.first_index, event.blocks)
-        case Release() if event.request == request and event.group == group:
-            shown = row(f"release ({event.cause})", None, board.cells(released=event.indices))
-            if event.cause in ("window", "connector_finish"):
-                board.release(event.indices)
-            return [shown]
-        case Schedule():
-            return [
-                row(f"step {event.step}: schedule [{entry.start}, {entry.start + entry.tokens})", entry.counters, board.cells(step=entry))
-                for entry in _mine(event.requests, request)
-            ]
-        case Process():
-            return [
-                row(
-                    f"step {event.step}: process" + (f", {output.rejected} rejected" if output.rejected else ""),
-                    output.counters,
-                    board.cells(),
-                )
-                for output in _mine(event.requests, request)
-            ]
-        case Computed() if event.request == request:
-            return [row(f"computed {event.computed} ({event.cause})", None, board.cells())]
-        case Preempt() if event.request == request:
-            board.table.clear()
-            return [row("preempt", None, board.cells())]
-        case Finish() if event.request == request:
-            return [row(f"finish ({event.reason})", None, board.cells())]
-        case Load():
-            return [row(f"load, job {event.job}, for {event.request}", None, board.cells())]
-    return []
+def _counter_texts(rows: Sequence[Row]) -> list[tuple[str, list[str]]]:
+    return [(title, [str(row.counters[place]) for row in rows if row.counters]) for place, title in enumerate(COUNTERS)]
 
 
-def _rejected(output: ProcessedRequest) -> str:
-    return f", {output.rejected} rejected" if output.rejected else ""
+def _width(title: str, texts: Iterable[str]) -> int:
+    """Of a column, with the space after it."""
+    return max([len(title), *map(len, texts)]) + 1
 
 
-_Entry = TypeVar("_Entry", ScheduledRequest, ProcessedRequest)
+def _table(rows: Sequence[Row], layout: Layout, violation: Violation, kind: Kind | None, signs: Signs) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("line", justify="right", no_wrap=True)
+    table.add_column("event", width=layout.label_width)
+    for title in COUNTERS:
+        table.add_column(title, justify="right", no_wrap=True)
+    for index in layout.indices:
+        table.add_column(Text(layout.head(index)), style="bold red" if index == violation.index else "", no_wrap=True)
+    for row in rows:
+        if row.touches is None or not layout.block_size or set(row.touches) & set(layout.indices):
+            cells = [_cell(row, index, layout.block_size, kind, signs) for index in layout.indices] if kind is not None else []
+            counters = map(str, row.counters) if row.counters else ("",) * len(COUNTERS)
+            table.add_row(str(row.line), Text(row.label, style="bold red" if row.cells.needed else ""), *counters, *cells)
+    return table
 
 
-def _mine(entries: Iterable[_Entry], request: str) -> list[_Entry]:
-    return [entry for entry in entries if entry.request == request]
+def _cell(row: Row, index: int, block_size: int, kind: Kind, signs: Signs) -> Text:
+    if row.cells.needed is not None:
+        style = "bold red"
+    elif index in row.cells.released:
+        style = "red"
+    else:
+        style = "cyan" if row.cells.step is not None else "dim"
+    return Text(signs.squeezed(row.cells.signs(index, block_size, kind, signs)), style=style)

@@ -90,7 +90,7 @@ def _part_table(part: str, rows: Sequence[Row]) -> Table:
 
 def _print_killer(console: Console, row: KillerRow) -> None:
     killer = row.killer
-    where = f"{killer.part}: {killer.obligation}, at {killer.conjunct!r}"
+    where = f"{killer.part}: {killer.obligation}, at {str(killer.conjunct)!r}"
     if row.kills:
         console.print(f"  [red]killed[/] by [bold]{killer.discipline.name}[/] ({escape(killer.discipline.summary)})  {escape(where)}")
     else:

@@ -16,11 +16,13 @@ from rich.table import Table
 
 from settled.model.counters import Counters, settled
 from settled.model.events import Process, Release, Schedule
+from settled.model.explicit import SCOPE
 from settled.model.search.bounded import UndecidedError
 from settled.model.trace_io import encode_event, write_trace
 from settled.proofs.refutations import Counterexample, Refutation, Replayed, run_on_reference, search
 from settled.proofs.report.console import make_console
 from settled.proofs.report.picture import draw
+from settled.proofs.report.signs import signs_for
 from settled.proofs.runner import Exit
 
 
@@ -108,12 +110,10 @@ def _print(console: Console, outcome: Outcome) -> None:
     assert violation is not None
     shortest = counterexample.shortest
     console.print(
-        f"  shortest: {shortest.length} events; every shorter length is unsatisfiable. Here window {shortest.window}, "
-        f"block size {shortest.block_size}, prompt {shortest.prompt} tokens."
+        f"  shortest: {shortest.length} events; every shorter length is unsatisfiable ({SCOPE}). "
+        f"Here window {shortest.window}, block size {shortest.block_size}, prompt {shortest.prompt} tokens."
     )
-    picture = draw(list(enumerate(counterexample.events, start=1)), violation)
-    if picture is not None:
-        console.print(picture)
+    console.print(draw(enumerate(counterexample.events, start=1), violation, width=console.width, signs=signs_for(console.encoding)))
     console.print(f"  {why(counterexample)}", markup=False)
     if outcome.replayed is not None:
         _print_replay(console, outcome.replayed, refutation)

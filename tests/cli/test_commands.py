@@ -62,17 +62,34 @@ def test_prove_for_machines() -> None:
     assert {word for row in rows for word in row["claim"].values()} == {"proved"}
 
 
-def test_exported_queries_are_decided_as_their_comments_say(tmp_path: Path) -> None:
-    assert run("prove", "T5", "--export", tmp_path).exit_code == 0
+def test_a_theorem_named_twice_is_decided_once() -> None:
+    once, twice = (json.loads(run("prove", *names, "--json").output) for names in (("T5",), ("T5", "t5")))
+    assert [row["theorem"] for row in twice["rows"]] == [row["theorem"] for row in once["rows"]]
+
+
+@pytest.mark.parametrize("key", ["T5", "found"])
+def test_exported_queries_are_what_was_decided_and_are_decided_as_their_comments_say(key: str, tmp_path: Path) -> None:
+    result = run("prove", key, "--export", tmp_path, "--json")
+    assert result.exit_code == 0
+    rows = json.loads(result.stdout)["rows"]
     scripts = sorted(tmp_path.rglob("*.smt2"))
-    assert len(scripts) == 4
+    decided = sum(len(row.get("claim", ())) + len(row.get("cover", ())) + ("killer" in row) for row in rows)
+    assert len(scripts) == decided > 10
     z3 = Z3()
     for script in scripts:
         text = script.read_text(encoding="utf-8")
         expected = text.split("expected: ")[1].split(":")[0]
         solver = z3._z3.Solver()
         solver.from_string(text)
-        assert str(solver.check()) == expected
+        assert str(solver.check()) == expected, script
+
+
+def test_killers_are_exported_as_refuted(tmp_path: Path) -> None:
+    assert run("prove", "T5", "--export", tmp_path).exit_code == 0
+    killers = list(tmp_path.glob("T5/killed-by-*/**/*.smt2"))
+    assert len(killers) == len(THEOREMS["T5"].killers) > 0
+    assert {path.relative_to(tmp_path).parts[1] for path in killers} == {"killed-by-vllm"}
+    assert all("; expected: sat: refuted under vllm\n" in path.read_text(encoding="utf-8") for path in killers)
 
 
 def test_an_unknown_theorem_is_refused() -> None:
@@ -99,6 +116,17 @@ def test_a_refutation_is_written_as_a_trace_that_check_refuses(tmp_path: Path) -
     assert "step 2 of request A reads" in result.output
 
 
+def test_check_tells_the_broken_run_from_the_right_one(tmp_path: Path) -> None:
+    assert run("refute", "Optimistic", "--replay", "--traces", tmp_path).exit_code == 0
+    written = {path.name: run("check", path).exit_code for path in tmp_path.iterdir()}
+    assert written == {
+        "optimistic-read_resident.ndjson": 1,
+        "optimistic-read_resident.right.ndjson": 0,
+        "optimistic-rollback_resident.ndjson": 1,
+        "optimistic-rollback_resident.right.ndjson": 0,
+    }
+
+
 def test_refute_for_machines() -> None:
     result = run("refute", "no-fence", "--replay", "--json")
     told = json.loads(result.output)
@@ -115,9 +143,11 @@ def test_refute_for_machines() -> None:
         ((), "give a discipline, or --all"),
         (("ceil", "--all"), "give a discipline, or --all"),
         (("nonsense",), "unknown discipline 'nonsense'; expected one of settled"),
-        (("ceil", "--property", "nonsense"), "unknown property 'nonsense'; expected one of read_resident"),
-        (("ceil", "--property", "single_owner"), "ceil is not known to break single_owner"),
-        (("settled",), "settled is not known to break anything"),
+        (("ceil", "--property", "nonsense"), "'nonsense' is not one of 'read_resident'"),
+        (("ceil", "--property", "single_owner"), "ceil is not known to break single_owner; it breaks read_resident"),
+        (("--all", "--property", "held_bounded"), "no discipline is known to break held_bounded; those that are broken: read_resident"),
+        (("settled",), "settled is a right discipline: nothing is known to break it"),
+        (("VLLM", "--property", "read_resident"), "vllm is a right discipline: nothing is known to break it"),
     ],
 )
 def test_what_refute_refuses(arguments: tuple[str, ...], message: str) -> None:
@@ -126,7 +156,7 @@ def test_what_refute_refuses(arguments: tuple[str, ...], message: str) -> None:
     assert message in result.output
 
 
-# ---- check, doctor ---------------------------------------------------------------------------------------------------
+# ---- check -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("trace", sorted(TRACES.glob("*.ndjson")), ids=lambda path: path.stem)
@@ -138,12 +168,8 @@ def test_a_picture_never_fails(trace: Path) -> None:
         assert ("needs" in result.output) == (result.exit_code == 1)
 
 
-def test_a_picture_of_standard_input_is_refused() -> None:
-    result = run("check", "-", "--picture")
+@pytest.mark.parametrize("arguments", [("-", "--picture"), (TRACES / "v0.24.0-abort.ndjson", "--picture", "--json")])
+def test_pictures_that_are_refused(arguments: tuple[str | Path, ...]) -> None:
+    result = run("check", *arguments)
     assert result.exit_code == 2
-
-
-def test_doctor_says_what_is_here() -> None:
-    result = run("doctor")
-    assert result.exit_code == 0
-    assert all(name in result.output for name in ("z3-solver", "cvc5", "torch", "hypothesis"))
+    assert "Usage: " in result.output

@@ -89,6 +89,39 @@ def test_a_deferred_release_keeps_its_references_until_it_takes_effect(kit: Any)
     assert trace.end(idle=True).found(Contract.SETTLED) == {}
 
 
+def test_a_holder_that_still_holds_at_an_idle_end_is_remarked(kit: Any) -> None:
+    trace = kit.Builder().put(ev.Hold(holder="h\x1b", kind="copy", blocks=(1, 2))).put(ev.Hold(holder="p", kind="pin", blocks=(1,)))
+    result = trace.end(idle=True).judge().result(Property.SINGLE_OWNER)
+    assert (result.verdict, result.remarks) == (Verdict.HOLDS, ("idle, but holders keep blocks: h\\x1b (2), p (1)",))
+    trace.events[-1:] = [ev.Drop(holder="h\x1b", blocks=(1, 2), freed=(2,)), ev.Drop(holder="p", blocks=(1,), freed=(1,))]
+    assert trace.end(idle=True).judge().result(Property.SINGLE_OWNER).remarks == ()
+
+
+def test_a_hit_on_a_free_block_that_the_cache_does_not_know(kit: Any) -> None:
+    assert _owner(kit.Builder(records=("content",)).add().touch(1)) == {"hit_uncached": 1}
+    assert _owner(kit.Builder().add().touch(1)) == {}  # the trace may record no cache
+    entry = ev.CacheEntry(block=1, hash="h")
+    trace = kit.Builder(records=("content",)).add().allocate(1).put(ev.Cache(entries=(entry,))).release({0: 1}, "finish")
+    assert _owner(trace.touch(1)) == {}
+    trace.events[-1:] = [ev.Evict(entries=(entry,)), *kit.Builder().touch(1).events[1:]]
+    assert _owner(trace) == {"hit_uncached": 1}
+
+
+def test_what_was_cached_before_a_rotation_is_known_only_if_the_state_tells(kit: Any) -> None:
+    for cached, found in (((), {}), ((ev.CacheEntry(block=1),), {}), ((ev.CacheEntry(block=2),), {"hit_uncached": 1})):
+        state = ev.State(requests=(), unprocessed=(), tables={}, cached=cached)
+        assert _owner(kit.Builder(records=("content",)).put(state).add().touch(1)) == found
+
+
+@pytest.mark.parametrize("kinds", [("pin", "copy"), ("copy", "pin")])
+def test_a_holder_of_both_kinds_gives_up_both(kit: Any, kinds: tuple[Any, Any]) -> None:
+    trace = kit.Builder()
+    for kind in kinds:
+        trace.put(ev.Hold(holder="h", kind=kind, blocks=(1,)))
+    assert _owner(trace.put(ev.Drop(holder="h", blocks=(1, 1), freed=(1,)))) == {}
+    assert _owner(trace.put(ev.Drop(holder="h", blocks=(1,), freed=()))) == {"not_held": 1}
+
+
 def test_holders_count(kit: Any) -> None:
     trace = kit.Builder().add().allocate(1).put(ev.Hold(holder="pin", kind="pin", blocks=(1,))).release({0: 1}, freed=())
     assert _owner(trace.put(ev.Drop(holder="pin", blocks=(1,), freed=(1,)))) == {}
@@ -137,8 +170,8 @@ def test_a_hit_is_implied_while_only_stale_steps_are_in_flight(kit: Any) -> None
 
 
 def test_a_fault_is_told_once(kit: Any) -> None:
-    trace = kit.Builder(kit.FULL).add().allocate(1, 2).schedule(1, kit.entry(0, 4, [1, 2])).schedule(2, kit.entry(3, 1))
-    assert _counts(trace.schedule(3, kit.entry(4, 1))) == {"start": 1}
+    trace = kit.Builder(kit.FULL, max_in_flight_steps=3).add().allocate(1, 2).schedule(1, kit.entry(0, 4, [1, 2]))
+    assert _counts(trace.schedule(2, kit.entry(3, 1)).schedule(3, kit.entry(4, 1))) == {"start": 1}
 
 
 def _stale_output(kit: Any, counters: tuple[int, int, int]) -> Any:
@@ -179,7 +212,7 @@ def test_in_flight_at_an_idle_end_of_a_finished_request(kit: Any) -> None:
 
 
 def test_without_recorded_counters_the_report_says_how_it_judged(kit: Any) -> None:
-    [remark] = kit.Builder().end().judge().result(Property.COUNTERS_SYMMETRIC).remarks
+    [remark] = kit.Builder().add().allocate(1).schedule(1, kit.entry(0, 4, [1])).end().judge().result(Property.COUNTERS_SYMMETRIC).remarks
     assert "judged by the start of each step" in remark
 
 
@@ -215,7 +248,7 @@ def test_a_prune_that_leaves_a_whole_block(kit: Any) -> None:
 def test_held_bounded_is_not_checked_without_a_cap(kit: Any) -> None:
     result = kit.Builder().add().allocate(*range(1, 20)).judge().result(Property.HELD_BOUNDED)
     assert (result.verdict, result.groups) == (Verdict.NOT_CHECKED, ())
-    both = kit.Builder(CAPPED, FullAttentionSpec(block_size=4)).end().judge().result(Property.HELD_BOUNDED)
+    both = kit.Builder(CAPPED, FullAttentionSpec(block_size=4)).add().allocate(1).end().judge().result(Property.HELD_BOUNDED)
     assert (both.verdict, both.groups) == (Verdict.HOLDS, (0,))
 
 

@@ -102,7 +102,8 @@ def test_bytes_that_are_no_text(tmp_path: Path) -> None:
 
 
 def test_unknown_is_exit_code_three(kit: Any) -> None:
-    trace = kit.Builder(kit.FULL, ChunkedLocalAttentionSpec(block_size=4, chunk=8)).end(idle=True)
+    trace = kit.Builder(kit.FULL, ChunkedLocalAttentionSpec(block_size=4, chunk=8)).add().allocate(1)
+    trace.schedule(1, kit.entry(0, 4, [1], [])).process(1, kit.output()).finish().release({0: 1}, "finish").end(idle=True)
     result = _run("-", given=trace.text())
     assert result.exit_code == 3
     assert "holds for group 0" in result.output
@@ -110,6 +111,27 @@ def test_unknown_is_exit_code_three(kit: Any) -> None:
     result = _run("-", given=kit.Builder().put(ev.Gap(events=1)).text())
     assert result.exit_code == 3
     assert "the recorder lost events" in result.output
+
+
+def test_a_trace_without_an_end_is_unknown_unless_it_is_violated() -> None:
+    cut = _run("-", given="".join(Path(FIXED).read_text().splitlines(keepends=True)[:-1]))
+    assert cut.exit_code == 3
+    assert "its tail was not judged" in cut.output
+    assert "unknown (exit code 3)" in cut.output
+    assert _run("-", given="".join(Path(AFFECTED).read_text().splitlines(keepends=True)[:-1])).exit_code == 1
+
+
+def test_names_in_a_trace_do_not_reach_the_terminal_raw(kit: Any) -> None:
+    name = "\x1b[31mred\n"
+    trace = kit.Builder().add(name).allocate(1, request=name).add("B").allocate(1, request="B").release({0: 9}, request=name)
+    trace.put(ev.Hold(holder=name, kind="pin", blocks=(3,))).schedule(1, kit.entry(0, 4, [2], request=name)).end(idle=True)
+    result = _run("-", given=trace.text())
+    assert result.exit_code == 1
+    assert "request \\x1b[31mred\\n was given" in _run("-", given=kit.Builder().add(name).allocate(0, request=name).text()).output
+    assert "\x1b" not in result.output
+    missing = _run("-", given=kit.Builder().allocate(1, request=name).text())
+    assert missing.exit_code == 2
+    assert missing.stderr.strip().isprintable()
 
 
 def test_long_lists_are_cut_and_counted() -> None:

@@ -29,7 +29,7 @@ BAD = {
     "a block past the pool": (lambda t, k: t.allocate(32), "block 32 is out of range: expected 0 to 31"),
     "a negative block": (lambda t, k: t.release({0: -1}), "block -1 is out of range"),
     "a group past the config": (lambda t, k: t.allocate(1, group=1), "group 1 is out of range: expected 0 to 0"),
-    "a negative index": (lambda t, k: t.allocate(1, first=-1), "first_index -1 is out of range"),
+    "a negative index": (lambda t, k: t.allocate(1, first=-1), "first_index must be at least 0, not -1"),
     "too many row lists": (lambda t, k: t.schedule(1, k.entry(0, 4, [1], [2])), "new_blocks has 2 lists: expected one a group, 1"),
     "a block past the pool in a row": (lambda t, k: t.schedule(1, k.entry(0, 4, [99])), "block 99 is out of range"),
     "no tokens": (lambda t, k: t.schedule(1, k.entry(0, 0)), "expected start >= 0, tokens >= 1"),
@@ -52,11 +52,11 @@ BAD = {
     ),
     "a negative count": (
         lambda t, k: t.put(ev.Computed(request="A", computed=-1, cause="hit", stale=False)),
-        "computed is -1",
+        "computed must be at least 0, not -1",
     ),
     "an unknown job": (lambda t, k: t.put(ev.Loaded(job=3, ok=True)), "unknown job 3"),
-    "a job twice": (lambda t, k: t.load(3, 1).load(3, 1), "job 3 is under way already"),
-    "a job without handles": (lambda t, k: t.load(3, 1, handles=0), "expected at least 1"),
+    "a job twice": (lambda t, k: t.load(3, 1, request="A").load(3, 1, request="A"), "job 3 is under way already"),
+    "a job without handles": (lambda t, k: t.load(3, 1, request="A", handles=0), "expected at least 1"),
     "a second config": (lambda t, k: t.put(t.config), "expected on the first line, or after a gap"),
     "a state in the middle": (
         lambda t, k: t.put(ev.State(requests=(), unprocessed=(), tables={})),
@@ -90,11 +90,12 @@ def test_every_event_of_the_schema_is_accepted(kit: Any) -> None:
 
 
 def test_extension_events_and_unknown_keys_are_ignored(kit: Any) -> None:
-    lines = kit.Builder().add().end(idle=True).text().splitlines()
+    trace = kit.Builder().add().allocate(1).schedule(1, kit.entry(0, 4, [1])).process(1, kit.output()).finish()
+    lines = trace.release({0: 1}, "finish").end(idle=True).text().splitlines()
     lines.insert(1, '{"event":"x_mine","request":7}')
     lines[2] = lines[2].replace("{", '{"colour":"blue",', 1)
     report = _feed("\n".join(lines)).finish()
-    assert (report.exit_code, report.events) == (0, 3)
+    assert (report.exit_code, report.events) == (0, 8)
 
 
 # ---- rotation and gaps -----------------------------------------------------------------------------------------------
@@ -149,6 +150,39 @@ def test_what_was_open_at_a_gap_is_unknown(kit: Any) -> None:
 
 
 def test_without_an_end_the_report_says_so(kit: Any) -> None:
-    report = kit.Builder().add().allocate(1).judge()
-    assert (report.exit_code, report.complete) == (0, False)
+    trace = kit.Builder().add().allocate(1).schedule(1, kit.entry(0, 4, [1]))
+    report = trace.judge()
+    assert (report.exit_code, report.complete) == (3, False)
+    assert {result.verdict for result in report.properties} == {Verdict.UNDECIDED, Verdict.NOT_CHECKED}
     assert report.remarks == ("the trace has no `end` event: its tail was not judged",)
+    report = trace.end().judge()
+    assert (report.exit_code, report.complete, report.remarks) == (0, True, ())
+    assert {result.verdict for result in report.properties} == {Verdict.HOLDS, Verdict.NOT_CHECKED}
+
+
+# ---- nothing to judge ------------------------------------------------------------------------------------------------
+
+
+def test_a_trace_without_any_matter_is_not_checked(kit: Any) -> None:
+    report = kit.Builder().end(idle=True).judge()
+    assert {result.verdict for result in report.properties} == {Verdict.NOT_CHECKED}
+    assert report.exit_code == 3
+    assert report.result(Property.READ_RESIDENT).remarks == ("not checked: the trace has no requests in steps",)
+    assert report.result(Property.SINGLE_OWNER).remarks == ("not checked: the trace has no blocks taken or given up",)
+
+
+def test_books_without_steps_and_steps_without_books(kit: Any) -> None:
+    report = kit.Builder().add().allocate(1).schedule(1).end().judge()
+    assert report.result(Property.SINGLE_OWNER).verdict is Verdict.HOLDS
+    assert report.result(Property.READ_RESIDENT).verdict is Verdict.NOT_CHECKED
+    assert report.exit_code == 0
+    empty = ev.State(requests=(), unprocessed=(), tables={})
+    assert kit.Builder().put(empty).end().judge().exit_code == 3
+    report = kit.Builder().put(STATE).end().judge()
+    assert report.result(Property.SINGLE_OWNER).verdict is report.result(Property.READ_RESIDENT).verdict is Verdict.HOLDS
+
+
+def test_a_single_property_that_is_not_checked_does_not_hold(kit: Any) -> None:
+    trace = kit.Builder().add().allocate(1).end()
+    assert trace.judge(properties=[Property.SINGLE_OWNER]).exit_code == 0
+    assert trace.judge(properties=[Property.HELD_BOUNDED]).exit_code == 3

@@ -259,7 +259,7 @@ def test_an_open_loss_is_judged_by_the_start_known_at_the_end(kit: Any) -> None:
 
 
 def test_rejections_of_an_earlier_generation_move_nothing(kit: Any) -> None:
-    trace = kit.Builder(kit.FULL).add().allocate(1, 2, 3).schedule(1, kit.entry(0, 4, [1, 2, 3]))
+    trace = kit.Builder(kit.FULL, max_in_flight_steps=3).add().allocate(1, 2, 3).schedule(1, kit.entry(0, 4, [1, 2, 3]))
     trace.schedule(2, kit.entry(4, 4, drafts=3)).put(ev.Preempt(request="A")).release({0: 1, 1: 2, 2: 3}, "preempt")
     trace.allocate(4).schedule(3, kit.entry(0, 4, [4], resumed=True))
     trace.process(1, kit.output()).process(2, kit.output(rejected=3)).process(3, kit.output()).schedule(4)
@@ -296,68 +296,29 @@ def test_a_step_sees_its_row_as_it_stood(kit: Any) -> None:
     assert [violation.step for violation in trace.judge(SETTLED).result(Property.WRITE_OWNED).violations] == [2]
 
 
-# ---- sharing ---------------------------------------------------------------------------------------------------------
+# ---- moves -----------------------------------------------------------------------------------------------------------
 
 
-def _shared(kit: Any, *entries: ev.CacheEntry, **config: Any) -> Any:
-    trace = kit.Builder(kit.FULL, **config).add().allocate(1)
-    if entries:
-        trace.put(ev.Cache(entries=entries))
-    return trace.add("B").touch(1, request="B").schedule(1, kit.entry(0, 4, [1]))
+def _move(from_index: int, to_index: int, block: int) -> ev.Move:
+    return ev.Move(request="A", group=0, from_index=from_index, to_index=to_index, block=block)
 
 
-def test_a_shared_block_is_written_without_a_hash_for_it(kit: Any) -> None:
-    for contract in Contract:
-        assert _shared(kit, records=("content",)).found(contract) == {"write_owned": {"shared[never released]": 1}}
+def test_a_block_that_moved_is_read_where_the_row_has_it(kit: Any) -> None:
+    """Step 2 reads block 2 through index 1 of its row; the table has it at index 7 when it lets go."""
+    trace = _in_flight(kit).put(_move(1, 7, 2)).release({7: 2})
+    [violation] = trace.judge(SETTLED).result(Property.READ_RESIDENT).violations
+    assert (violation.cause, violation.index, violation.needed) == ("freed[window]", 1, (5, 7))
+    assert _in_flight(kit).put(_move(1, 7, 2)).put(_move(7, 8, 2)).release({8: 2}).found(SETTLED) == trace.found(SETTLED)
+    assert _in_flight(kit).put(_move(0, 7, 1)).release({7: 1}).found(SETTLED) == {}  # index 0 is not read
+    assert _in_flight(kit).process(2, kit.output()).put(_move(1, 7, 2)).release({7: 2}).found(SETTLED) == {}
 
 
-def test_a_shared_block_is_written_with_what_its_hash_stands_for(kit: Any) -> None:
-    assert _shared(kit, ev.CacheEntry(block=1)).found() == {}
-    assert _shared(kit, ev.CacheEntry(block=1, start=0, end=4)).found() == {}
-    assert "write_owned" in _shared(kit, ev.CacheEntry(block=1, start=0, end=3)).found()
+def test_a_load_over_a_block_that_moved(kit: Any) -> None:
+    trace = _in_flight(kit).put(_move(1, 7, 2)).load(7, 2, request="A")
+    assert trace.found(STREAM_ORDER) == {"read_resident": {"loaded_over[never released]": 1}}
 
 
-def test_sharing_is_not_judged_without_recorded_content(kit: Any) -> None:
-    result = _shared(kit).judge().result(Property.WRITE_OWNED)
-    assert result.verdict is Verdict.NOT_CHECKED
-    assert "no prefix-cache entries are recorded" in result.remarks[0]
-
-
-def test_a_released_block_that_others_hold_is_still_written(kit: Any) -> None:
-    trace = kit.Builder(kit.FULL, records=("content",)).add().allocate(1).schedule(1, kit.entry(0, 4, [1]))
-    trace.add("B").touch(1, request="B").put(ev.Preempt(request="A")).release({0: 1}, "preempt", freed=())
-    assert trace.found(SETTLED) == {"write_owned": {"shared[preempt]": 1}}
-
-
-def test_an_evicted_entry_no_longer_allows_anything(kit: Any) -> None:
-    trace = kit.Builder(kit.FULL).add().allocate(1).put(ev.Cache(entries=(ev.CacheEntry(block=1, hash="h"),)))
-    trace.put(ev.Evict(entries=(ev.CacheEntry(block=1, hash="h"),))).add("B").touch(1, request="B")
-    assert "write_owned" in trace.schedule(1, kit.entry(0, 4, [1])).found()
-
-
-def test_a_new_owner_ends_what_the_hash_stood_for(kit: Any) -> None:
-    trace = kit.Builder(kit.FULL).add().allocate(1).put(ev.Cache(entries=(ev.CacheEntry(block=1),))).release({0: 1}, "finish")
-    trace.add("B").allocate(1, request="B").add("C").touch(1, request="C").schedule(1, kit.entry(0, 4, [1], request="B"))
-    assert trace.found() == {"write_owned": {"shared[never released]": 1}}
-
-
-def test_a_reissued_block_that_its_new_owners_share_is_not_shared_with_the_old_step(kit: Any) -> None:
-    """A's step may still write the block, B's overwrites it later on the same stream, and C hits what B wrote."""
-    trace = kit.Builder(kit.FULL, records=("content",)).add().allocate(1).schedule(1, kit.entry(0, 2, [1]))
-    trace.finish(reason="abort").release({0: 1}, "abort").add("B", 4).allocate(1, request="B")
-    trace.schedule(2, kit.entry(0, 4, [1], request="B")).add("C", 8)
-    trace.put(ev.Cache(entries=(ev.CacheEntry(block=1, request="B", start=0, end=4),))).touch(1, request="C")
-    assert trace.found(STREAM_ORDER) == {}
-
-
-def test_a_hit_on_a_block_that_a_step_may_still_write_is_sharing(kit: Any) -> None:
-    """The same without B: what A's step writes is not what the hash stands for."""
-    trace = kit.Builder(kit.FULL, records=("content",)).add().allocate(1).schedule(1, kit.entry(4, 2, [1]))
-    trace.put(ev.Cache(entries=(ev.CacheEntry(block=1, request="B", start=0, end=4),)))
-    trace = kit.Builder(kit.FULL, records=("content",)).add().allocate(1, 2).schedule(1, kit.entry(0, 6, [1, 2]))
-    trace.put(ev.Cache(entries=(ev.CacheEntry(block=2, request="B", start=0, end=4),)))
-    trace.finish(reason="abort").release({0: 1, 1: 2}, "abort").add("C", 8).touch(2, request="C", first=1)
-    assert trace.found(STREAM_ORDER) == {"write_owned": {"shared[abort]": 1}}
+# ---- behind the fence ------------------------------------------------------------------------------------------------
 
 
 def test_a_fenced_table_outlives_the_resumption(kit: Any) -> None:

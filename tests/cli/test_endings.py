@@ -1,0 +1,184 @@
+"""How runs end that have no verdict: never with 0 or 1, always with one line. Each is a process of its own, as a shell starts it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+TRACES = Path(__file__).parents[1] / "data" / "traces"
+VIOLATED = str(TRACES / "v0.24.0-min-spec-reject.ndjson")
+HOLDS = str(TRACES / "v0.26.0-min-spec-reject.ndjson")
+START = "from settled.proofs.cli.main import main; main()"
+UNSET = ("PYTHONIOENCODING", "PYTHONUTF8", "PYTHONCOERCECLOCALE", "LC_ALL", "SETTLED_TRACEBACK")
+
+
+def settled(
+    *arguments: str, before: str = "", shell: str = '"$@"', env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[bytes]:
+    """Runs `settled` as the words $@ of a shell line; `before` is Python that runs in its process first."""
+    command = [sys.executable, "-c", f"{before}\n{START}", *arguments]
+    clean = {key: value for key, value in os.environ.items() if key not in UNSET}
+    return subprocess.run(["bash", "-c", shell, "bash", *command], capture_output=True, env={**clean, **(env or {})}, check=False)
+
+
+def one_line(stderr: bytes) -> str:
+    assert stderr.count(b"\n") == 1, stderr
+    return stderr.decode().rstrip("\n")
+
+
+def raising(exception: str) -> str:
+    """Makes every `check` raise."""
+    return f"import click\nfrom settled.proofs.cli import check as at\ndef fail(**_): raise {exception}\nat.check.callback = fail"
+
+
+# ---- click ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [((), 2), (("nonsense",), 2), (("prove", "T99"), 2), (("--help",), 0), (("check", "--help"), 0), (("--version",), 0)],
+)
+def test_usage_is_as_click_prints_it(arguments: tuple[str, ...], code: int) -> None:
+    result = settled(*arguments)
+    assert result.returncode == code
+    assert (result.stdout if code == 0 else result.stderr).startswith((b"Usage: settled", b"settled, version"))
+
+
+def test_verdicts_pass_through() -> None:
+    assert [settled("check", trace).returncode for trace in (HOLDS, VIOLATED)] == [0, 1]
+
+
+def test_a_shell_still_gets_its_completions() -> None:
+    result = settled(env={"_SETTLED_COMPLETE": "bash_complete", "COMP_WORDS": "settled ref", "COMP_CWORD": "1"})
+    assert result.stdout == b"plain,refute\n"
+
+
+# ---- what goes wrong outside -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("exception", ["KeyboardInterrupt", "click.Abort"])
+def test_interrupted(exception: str) -> None:
+    result = settled("check", HOLDS, before=raising(exception))
+    assert (result.returncode, one_line(result.stderr)) == (130, "settled: interrupted")
+
+
+def test_a_signal_interrupts_a_search() -> None:
+    command = [sys.executable, "-c", START, "refute", "--all"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # the first refutation is printed: it has begun
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=60)
+    assert (process.returncode, one_line(stderr)) == (130, "settled: interrupted")
+
+
+@pytest.mark.parametrize("arguments", [("check", VIOLATED), ("check", VIOLATED, "--json"), ("--help",), ("prove", "T2")])
+def test_a_reader_that_leaves_is_no_verdict(arguments: tuple[str, ...]) -> None:
+    result = settled(*arguments, shell='(sleep 0.1; "$@"; echo "code $?" >&2) | true')
+    assert one_line(result.stderr) == "code 141"
+
+
+@pytest.mark.parametrize(
+    "arguments", [("check", HOLDS), ("check", HOLDS, "--json"), ("--help",), ("prove", "T5", "--json"), ("doctor",)], ids=" ".join
+)
+def test_a_full_disk(arguments: tuple[str, ...]) -> None:
+    result = settled(*arguments, shell='"$@" > /dev/full')
+    assert (result.returncode, one_line(result.stderr)) == (2, "settled: No space left on device")
+
+
+@pytest.mark.parametrize("arguments", [("prove", "T5", "--export"), ("refute", "ceil", "--traces")])
+def test_a_folder_that_cannot_be_written(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    result = settled(*arguments, str(tmp_path / "file" / "below"))
+    assert result.returncode == 2
+    assert one_line(result.stderr).startswith(f"settled: {tmp_path}/file/below")
+    assert one_line(result.stderr).endswith(": Not a directory")
+    assert result.stdout == b""  # nothing was searched for
+
+
+def test_closed_standard_input() -> None:
+    result = settled("check", "-", shell='"$@" <&-')
+    assert result.returncode == 2
+    assert "standard input is closed" in one_line(result.stderr)
+
+
+@pytest.mark.parametrize(("trace", "code"), [(HOLDS, 0), (VIOLATED, 1)])
+def test_closed_standard_output_leaves_the_verdict(trace: str, code: int) -> None:
+    result = settled("check", trace, shell='"$@" >&-')
+    assert (result.returncode, result.stderr) == (code, b"")
+
+
+# ---- what goes wrong inside ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("exception", "told"),
+    [
+        ("MemoryError", "MemoryError"),
+        ("AssertionError", "AssertionError"),
+        ("ValueError('a\\nb')", "ValueError: a b"),
+        ("RecursionError('deep')", "RecursionError: deep"),
+    ],
+)
+def test_the_unexpected_is_unknown_and_asks_for_a_report(exception: str, told: str) -> None:
+    result = settled("check", "a trace", before=raising(exception))
+    assert result.returncode == 3
+    assert one_line(result.stderr).startswith(f"settled: unexpected {told}. Please report it with the command: settled check 'a trace'")
+
+
+def test_the_traceback_is_there_for_those_who_ask() -> None:
+    result = settled("check", HOLDS, before=raising("KeyError('x')"), env={"SETTLED_TRACEBACK": "1"})
+    assert result.returncode == 3
+    assert b"Traceback (most recent call last)" in result.stderr
+
+
+def test_a_library_that_is_missing_is_named() -> None:
+    result = settled("check", HOLDS, before="import sys; sys.modules['msgspec'] = None")
+    assert result.returncode == 2
+    assert one_line(result.stderr).startswith("settled: msgspec is not installed: pip install settled")
+
+
+def test_without_click_there_is_still_a_line() -> None:
+    result = settled("check", HOLDS, before="import sys; sys.modules['click'] = None")
+    assert (result.returncode, one_line(result.stderr)) == (2, "settled: click is not installed: pip install settled")
+
+
+# ---- encodings -------------------------------------------------------------------------------------------------------
+
+ENCODINGS = [
+    {"PYTHONIOENCODING": "ascii"},
+    {"PYTHONIOENCODING": "latin-1"},
+    {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+]
+
+
+@pytest.mark.parametrize("env", ENCODINGS, ids=lambda env: next(iter(env.items()), ""))
+def test_an_encoding_without_our_signs_gets_others(env: dict[str, str]) -> None:
+    result = settled("check", VIOLATED, "--picture", env=env)
+    assert (result.returncode, result.stderr) == (1, b"")
+    text = result.stdout.decode("ascii")  # boxes too
+    assert ". held   x released   0 null" in text
+    assert "0000000000000000 xxxxxxxxxxxxxxxx ................" in text
+    assert "?" not in text
+
+
+def test_other_signs_become_question_marks(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.ndjson"
+    trace.write_text(Path(HOLDS).read_text(encoding="utf-8").replace('"engine":"vllm', '"engine":"v∅m', 1), encoding="utf-8")
+    result = settled("check", str(trace), env={"PYTHONIOENCODING": "ascii"})
+    assert (result.returncode, result.stderr) == (0, b"")
+    assert b": v?m 0.26.0" in result.stdout
+
+
+@pytest.mark.parametrize("command", [("prove", "T2"), ("refute", "ceil", "--replay"), ("doctor",)], ids=" ".join)
+def test_every_command_prints_in_ascii(command: tuple[str, ...]) -> None:
+    result = settled(*command, env={"PYTHONIOENCODING": "ascii"})
+    assert (result.returncode, result.stderr) == (0, b"")
+    assert result.stdout.isascii()

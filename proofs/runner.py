@@ -107,7 +107,8 @@ def prove(theorem: Theorem, solvers: Solvers) -> Iterator[Row | KillerRow]:
 
 
 def decide_all(theorem: str, part: str, obligations: Sequence[Obligation], solvers: Solvers) -> Iterator[Row]:
-    """A row per claim, its cover beside it."""
+    """A row per claim, its cover beside it. A cover that was only added against contradictory hypotheses is one solver's business."""
+    stated = {obligation.name for obligation in obligations}
     obligations = with_covers(obligations)
     covers = {obligation.name.removeprefix("cover: "): obligation for obligation in obligations if obligation.is_cover}
     claims = {obligation.name: obligation for obligation in obligations if not obligation.is_cover}
@@ -118,7 +119,7 @@ def decide_all(theorem: str, part: str, obligations: Sequence[Obligation], solve
             part,
             name,
             {solver.name: decide(claims[name], solver) for solver in solvers} if name in claims else {},
-            {solver.name: decide(covers[name], solver) for solver in solvers} if name in covers else {},
+            {solver.name: decide(covers[name], solver) for solver in (solvers if f"cover: {name}" in stated else solvers[:1])},
         )
 
 

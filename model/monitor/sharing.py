@@ -46,4 +46,4 @@ def _written(live: Live, entry: Entry, group: int, mask: Mask) -> range:
     """The indices of the step's row that it may write, lookahead slots included; no further than its row goes."""
     first = (entry.start - entry.rejectable()) // mask.block_size
     last = (entry.start + entry.tokens + live.config.num_lookahead_tokens - 1) // mask.block_size
-    return range(first, last + 1)
+    return range(first, min(last + 1, entry.lengths[group]))

@@ -133,3 +133,16 @@ def test_a_hit_on_a_block_that_a_step_may_still_write_is_sharing(kit: Any) -> No
     trace.put(ev.Cache(entries=(ev.CacheEntry(block=2, request="B", start=0, end=4),)))
     trace.finish(reason="abort").release({0: 1, 1: 2}, "abort").add("C", 8).touch(2, request="C", first=1)
     assert trace.found(STREAM_ORDER) == {"write_owned": {"shared[abort]": 1}}
+
+
+def test_a_pin_is_no_sharing_though_other_blocks_are_shared(kit: Any) -> None:
+    trace = kit.Builder(kit.FULL, records=("content",)).add().allocate(1, 2).put(ev.Hold(holder="h", kind="pin", blocks=(2,)))
+    assert trace.add("B").touch(1, request="B").schedule(1, kit.entry(4, 4, [1, 2])).found() == {}
+
+
+def test_a_step_may_fall_into_a_shared_block(kit: Any) -> None:
+    """Step 2 writes from 4 on, or from 2 if step 1 rejects 2; block 1, of the tokens 0 to 3, is shared before it is scheduled."""
+    trace = kit.Builder(kit.FULL).add().allocate(1, 2).schedule(1, kit.entry(0, 4, [1, 2], drafts=2))
+    trace.put(ev.Cache(entries=(ev.CacheEntry(block=1, request="A", start=0, end=1),))).add("B").touch(1, request="B")
+    trace.schedule(2, kit.entry(4, 1)).process(1, kit.output(rejected=2)).process(2, kit.output())
+    assert [violation.step for violation in trace.judge().result(Property.WRITE_OWNED).violations] == [1, 2]

@@ -75,6 +75,7 @@ def test_a_transfer_that_is_over_is_kept_while_its_step_is_unprocessed_only(kit:
 def test_a_name_that_comes_back_is_another_transfer(kit: Any) -> None:
     trace = _freed_in_flight(kit).put(ev.Store(job=1, request="B", blocks=((2,),), after=(ev.After(step=2),)))
     trace.put(ev.Stored(job=1, ok=True)).put(ev.Store(job=1, request="B", blocks=((2,),)))
+    trace.put(ev.Stored(job=1, ok=True))
     assert trace.load(7, 2, after=(ev.After(job=1),)).found(STREAM_ORDER) == LOST_BY_LOAD
 
 

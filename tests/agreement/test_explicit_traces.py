@@ -36,6 +36,8 @@ class Follower:
             first=as_int(first),
             last=as_int(first + spec.block_size - 1),
         )
+        for name, assumption in self.setting.assumptions().items():
+            assert constant_value(assumption) is True, f"the run does not satisfy {name!r}, which the search assumes"
         self.state = initial(SLOTS)
         self.hit = 0
         self.followed = 0

@@ -92,7 +92,7 @@ def test_freed_by_a_holder_that_is_no_request(kit: Any) -> None:
 
 
 def test_the_fork_report(kit: Any) -> None:
-    """W=128, B=32, 158 settled, the step at 158 in flight: the optimistic prune frees block 0, read at position 31 (issue 2)."""
+    """W=128, B=32, 158 settled, the step at 158 in flight: the optimistic prune frees block 0, read at position 31 (vllm-ascend#13501)."""
     trace = kit.Builder(SlidingWindowSpec(block_size=32, window=128)).add()
     trace.allocate(1, 2, 3, 4, 5).schedule(1, kit.entry(0, 158, [1, 2, 3, 4, 5])).process(1, kit.output())
     trace.schedule(2, kit.entry(158, 1)).release({0: 1})

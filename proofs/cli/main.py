@@ -19,6 +19,7 @@ SHELL_COMPLETION = "_SETTLED_COMPLETE"  # click's name: set by the shell that as
 
 # Command → what `settled --help` says of it. The module of the same name holds the command of the same name.
 COMMANDS = {
+    "tour": "The whole story in one command: the proof, the break, the run, a real release.",
     "prove": "Prove the theorems: a row per obligation, covers, killers.",
     "refute": "Break a discipline: its shortest counterexample, then run it.",
     "check": "Judge a recorded trace, event by event.",

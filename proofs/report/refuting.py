@@ -55,7 +55,7 @@ def run(refutations: Sequence[Refutation], *, replay: bool, as_json: bool, folde
         if folder is not None and outcome.counterexample is not None:
             _write(outcome.counterexample, outcome.replayed, folder)
         if not as_json:
-            _print(console, outcome)
+            print_outcome(console, outcome)
     code = max((outcome.exit for outcome in outcomes), default=Exit.UNKNOWN)
     if as_json:
         click.echo(json.dumps({"refutations": [_as_dict(outcome) for outcome in outcomes], "exit_code": int(code)}, indent=2))
@@ -98,7 +98,8 @@ def _write(counterexample: Counterexample, replayed: Replayed | None, folder: Pa
             write_trace(events, out)
 
 
-def _print(console: Console, outcome: Outcome) -> None:
+def print_outcome(console: Console, outcome: Outcome) -> None:
+    """The picture of one refutation, why, and what its replay came to."""
     refutation = outcome.refutation
     console.print(
         f"\n[bold]{refutation.discipline.name}[/] ({escape(refutation.discipline.summary)}) violates [bold]{refutation.violates}[/]"

@@ -33,7 +33,7 @@ from settled.model.events import (
     Touch,
 )
 from settled.model.explicit import Choice, Move
-from settled.model.kinds import SlidingWindow
+from settled.model.kinds import SlidingWindow, ceil_div
 from settled.model.search.bounded import Shortest
 from settled.model.specs import SlidingWindowSpec
 
@@ -156,7 +156,7 @@ class _Narrator:
 
     def _allocate(self, end: int) -> Iterator[Event]:
         first = len(self.table)
-        blocks = tuple(self.free.popleft() for _ in range(first, -(-end // self.shortest.block_size)))
+        blocks = tuple(self.free.popleft() for _ in range(first, _number(ceil_div(end, self.shortest.block_size))))
         self.table += blocks
         self.references.update(blocks)
         if blocks:

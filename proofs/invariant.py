@@ -17,7 +17,7 @@ Properties = Callable[[Tracked, System], Named]
 
 
 def conjuncts(state: Tracked, system: System) -> dict[str, BoolTerm]:
-    """The invariant. Every conjunct is needed: `tests/proofs/test_mutations.py` drops them one by one."""
+    """All conjuncts; a theorem names those that it needs, and `tests/proofs/test_mutations.py` drops each of these."""
     return {**_counts(state), **_table(state, system), **_row(state, system), **_pool(state, system)}
 
 
@@ -96,20 +96,20 @@ def induction(
     discipline: Discipline,
     *,
     assumptions: Named,
-    only: Collection[str] | None = None,
-    properties: Properties | None = None,
+    only: Collection[str],
+    properties: Properties,
 ) -> list[Obligation]:
-    """The obligations that the conjuncts (those named in `only`) are invariant under every action, and imply the properties."""
+    """The obligations that the conjuncts named in `only` are invariant under every action, and imply the properties."""
     system, state = System(kind, discipline), tracked.symbolic_state()
 
     def chosen(of: Tracked) -> dict[str, BoolTerm]:
-        return {name: term for name, term in conjuncts(of, system).items() if only is None or name in only}
+        return {name: term for name, term in conjuncts(of, system).items() if name in only}
 
     obligations = inductive(
         assumptions={**system.assumptions(), **assumptions},
         initial=chosen(tracked.INITIAL),
         conjuncts=chosen(state),
         transitions=[Transition(action.name, action.guard, chosen(action.after)) for action in tracked.actions(state, system)],
-        properties=properties(state, system) if properties else {},
+        properties=properties(state, system),
     )
     return with_shrinking(obligations, kind)

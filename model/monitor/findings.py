@@ -25,10 +25,6 @@ class Findings:
         self.saw_blocks = False  # tables or holders that took or gave up a block
         self._fresh: list[Violation] = []
 
-    def wants(self, name: Property) -> bool:
-        """Whether a property was asked for."""
-        return name in self.kept
-
     def add(self, violation: Violation) -> None:
         """Counts a violation, if its property was asked for."""
         kept = self.kept.get(violation.property)

@@ -16,7 +16,7 @@ from settled.model.algebra import IntTerm, Term, as_int, both, int_variable, min
 from settled.model.counters import Counters
 from settled.model.disciplines import RIGHT, Rounding
 from settled.model.interpret import compile_terms
-from settled.model.kinds import Kind, kind_of
+from settled.model.kinds import Kind, ceil_div, kind_of
 from settled.model.lifetime import Step
 from settled.model.specs import KVCacheSpec
 
@@ -36,6 +36,7 @@ counters_after_process = _compiled(
     lambda c, f, s, tokens, rejected: count.process(Counters(c, f, s), tokens, rejected, RIGHT), *"cfs", "tokens", "rejected"
 )
 counters_after_preempt = _compiled(lambda c, f, s: count.preempt(Counters(c, f, s), RIGHT), *"cfs")
+blocks_of = _compiled(ceil_div, "tokens", "block_size")
 processed_tokens = _compiled(lambda c, f: count.processed(Counters(c, f, 0)), "c", "f")
 start_after_rejection = _compiled(
     lambda start, rejected: lifetime.after_earlier_output(Step(True, False, start, 0, 0, 0), 0, rejected, same_generation=True).start,

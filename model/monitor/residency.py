@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from settled.model.events import NULL_BLOCK
 from settled.model.monitor.findings import Findings
 from settled.model.monitor.ledger import Ledger
-from settled.model.monitor.masks import Mask
+from settled.model.monitor.masks import Mask, blocks_of
 from settled.model.monitor.state import Entry, Note, Request, Suspect, Table, Watch
 from settled.model.monitor.violation import Loss, Violation, tokens_text
 from settled.model.properties import Contract, Property
@@ -133,7 +133,7 @@ class Residency:
         elif not same:
             self.judge(watch, Loss.SHARED, line, taken_by)
 
-    def undecidable(self, watch: Watch, reason: str) -> None:
+    def undecidable(self, reason: str) -> None:
         """A loss that the trace cannot show to be harmless or harmful."""
         for name in (Property.READ_RESIDENT, Property.WRITE_OWNED):
             self._findings.cannot_decide(name, reason)
@@ -174,7 +174,7 @@ class Residency:
         tokens = entry.start + entry.tokens - lowest
         for group, mask in self._modelled:
             table = entry.request.tables[group]
-            end = -(-(entry.start + entry.tokens) // mask.block_size)
+            end = blocks_of(entry.start + entry.tokens, mask.block_size)[0]
             doubtful = min(table.sound_from, end)
             if entry.lengths[group] < end or (doubtful and mask.reads_index(lowest, tokens, doubtful - 1)):
                 self._find_absent(entry, group, mask, (lowest, tokens), end, line)
@@ -197,7 +197,7 @@ class Residency:
         missing: list[tuple[int, int, Note | None]] = []
         for group, mask in self._modelled:
             table = request.tables[group]
-            end = -(-request.computed // mask.block_size)
+            end = blocks_of(request.computed, mask.block_size)[0]
             doubtful = min(table.sound_from, end)
             if len(table.blocks) < end or (doubtful and mask.reads_index(request.computed, 0, doubtful - 1)):
                 looked_at = _to_look_at(table, mask, request.computed, len(table.blocks), request.computed, end)

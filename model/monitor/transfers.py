@@ -47,7 +47,7 @@ def _judge(live: Live, line: int, event: Load, transfer: Transfer, watch: Watch,
     if waited_for >= watch.entry.order or _runs_within_later(live, event, transfer, watch.entry, is_released=is_released):
         return
     if by_event and "order" not in live.config.records and event.after is None:
-        live.residency.undecidable(watch, "loads are recorded without `after` (no `order` in records)")
+        live.residency.undecidable("loads are recorded without `after` (no `order` in records)")
         return
     live.residency.judge(watch, Loss.LOADED_OVER, line, f"job {event.job}")
 

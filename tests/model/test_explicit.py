@@ -277,3 +277,17 @@ def test_the_tracked_environment_follows_every_walk(discipline: Discipline) -> N
 @pytest.mark.parametrize("broken", [OPTIMISTIC, CEIL, UNDRAINED, STALE_APPLIED, STALE_UNMARKED], ids=lambda discipline: discipline.name)
 def test_the_environment_of_the_right_discipline_does_not_follow_a_broken_one(broken: Discipline) -> None:
     assert any(where_not_followed(seed, broken, RIGHT) for seed in range(WALKS))
+
+
+@pytest.mark.parametrize(("discipline", "is_violated"), [(CEIL, True), (RIGHT, False)], ids=["ceil", "settled"])
+def test_with_a_prefix_of_another_request_two_events_break_ceil(discipline: Discipline, is_violated: bool) -> None:
+    """Outside the scope of the bounded search, where `ceil` needs three: a hit of 4 tokens, and the block of token 3 goes at once."""
+    numbers = {name: as_int(number) for name, number in {"prompt": 5, "token": 3, "first": 0, "last": 3}.items()}
+    setting = Setting(SlidingWindow(2), discipline, connector=False, **numbers)
+    state = initial(2)._replace(cached=4)
+    for choice in (Choice(Move.SCHEDULE, 1, 0, 4, 0), Choice(Move.SCHEDULE, 1, 0, 0, 0)):
+        assert constant_value(guard(state, choice, setting)) is True
+        following = after(state, choice, setting)
+        state = rebuild(following, (constant_value(term_of(leaf)) for leaf in leaves(following)))
+    assert constant_value(violated(state, setting, Property.READ_RESIDENT)) is is_violated
+    assert constant_value(guard(initial(2), Choice(Move.SCHEDULE, 1, 0, 4, 0), setting)) is False, "the search itself has no such hit"

@@ -18,7 +18,7 @@ from settled.model.search.induction import Obligation, decide
 from settled.model.search.solver import Z3
 from settled.proofs.catalogue import THEOREMS
 from settled.proofs.counters import COUNTS
-from settled.proofs.residency import ANY_MASK, IN_USE, NEXT_STEP
+from settled.proofs.residency import ANY_MASK, IN_ORDER, IN_USE, NEXT_STEP
 
 SOLVER = Z3()
 ACTIONS_WITHIN_A_GENERATION = (
@@ -42,9 +42,9 @@ INVARIANTS = {
 }
 
 
-def mutants_survive(theorem: str, mutate: Mutate) -> bool:
-    """Whether every claim of the theorem's first part is proved although it was mutated."""
-    part = THEOREMS[theorem].parts[0]
+def mutants_survive(theorem: str, mutate: Mutate, part_name: str = "") -> bool:
+    """Whether every claim of a part of the theorem, the first if none is named, is proved although it was mutated."""
+    part = THEOREMS[theorem].part(part_name) if part_name else THEOREMS[theorem].parts[0]
     claims = [obligation for obligation in part.build(part.discipline) if not obligation.is_cover]
     mutated = [mutant for claim in claims if (mutant := mutate(claim)) is not None]
     assert mutated != claims, "the mutation changes nothing"
@@ -73,6 +73,11 @@ def without_guard(action: str, name: str) -> Mutate:
 @pytest.mark.parametrize(("theorem", "conjunct"), [(key, name) for key, names in INVARIANTS.items() for name in names])
 def test_every_conjunct_is_needed(theorem: str, conjunct: str) -> None:
     assert not mutants_survive(theorem, without_conjunct(conjunct))
+
+
+@pytest.mark.parametrize("conjunct", [*IN_ORDER, "every writer is ordered after the step"])
+def test_every_conjunct_and_the_assumption_are_needed_without_a_fence(conjunct: str) -> None:
+    assert not mutants_survive("T3", without_conjunct(conjunct), "no fence, no load, any shrinking mask")
 
 
 @pytest.mark.parametrize("theorem", INVARIANTS)

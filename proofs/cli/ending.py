@@ -15,6 +15,8 @@ from contextlib import suppress
 
 import click
 
+from settled.proofs.cli.interrupt import interruptible
+
 EXIT_BAD_INPUT, EXIT_UNKNOWN, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 2, 3, 130, 141
 TRACEBACK_VARIABLE = "SETTLED_TRACEBACK"
 
@@ -23,7 +25,8 @@ def run_to_the_end(command: Callable[[Sequence[str]], object], arguments: Sequen
     """Runs the command line and flushes what it printed; returns the exit code, whatever happens."""
     _prepare_streams()
     try:
-        code = _code_of(command, arguments)
+        with interruptible():
+            code = _code_of(command, arguments)
         sys.stdout.flush()  # here and not at exit, where Python would report a full disk in its own way
         return code
     except (Exception, KeyboardInterrupt) as error:

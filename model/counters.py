@@ -32,8 +32,11 @@ def processed(counters: Counters) -> IntTerm:
     return maximum(as_int(counters.computed) - counters.in_flight, 0)
 
 
-def free_basis(counters: Counters, basis: FreeBasis) -> IntTerm:
-    """The count on which a prune relies under a discipline."""
+def free_basis(counters: Counters, basis: FreeBasis, drafts_max: Int | None = None) -> IntTerm:
+    """The count on which a prune relies under a discipline. `drafts_max`: drafts a step, which LESS_DRAFTS takes off.
+
+    Raises ValueError if they are needed and not given.
+    """
     match basis:
         case FreeBasis.SETTLED:
             return settled(counters)
@@ -41,6 +44,10 @@ def free_basis(counters: Counters, basis: FreeBasis) -> IntTerm:
             return processed(counters)
         case FreeBasis.COMPUTED:
             return as_int(counters.computed)
+        case FreeBasis.LESS_DRAFTS:
+            if drafts_max is None:
+                raise ValueError(f"the basis {basis.value!r} takes the drafts a step off: expected their number")
+            return maximum(as_int(counters.computed) - drafts_max, 0)
 
 
 def schedule(counters: Counters, tokens: Int) -> Counters:

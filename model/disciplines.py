@@ -16,6 +16,7 @@ class FreeBasis(StrEnum):
     SETTLED = "settled"  # computed - (in flight - stale)
     PROCESSED = "processed"  # max(0, computed - in flight): what vLLM 0.26 and later use, a lower bound of settled
     COMPUTED = "computed"  # the optimistic count, advanced at schedule: vLLM 0.11 to 0.25
+    LESS_DRAFTS = "less_drafts"  # max(0, computed - drafts a step): what vLLM's Mamba manager used to subtract by itself
 
 
 class Rounding(StrEnum):
@@ -23,6 +24,14 @@ class Rounding(StrEnum):
 
     FLOOR = "floor"  # whole blocks only
     CEIL = "ceil"  # the block at the boundary too
+
+
+class PruneFence(StrEnum):
+    """When a pruned block goes back to the pool. Its table entry is null at once in any case."""
+
+    NONE = "none"  # at once
+    POOL = "pool"  # once every step scheduled before the prune is processed: the pool keeps it aside (vLLM #47653)
+    CALLBACK = "callback"  # once the request's own steps scheduled before the prune are processed: the scheduler calls back
 
 
 class StaleOutput(StrEnum):
@@ -45,12 +54,19 @@ class Discipline:
     preempt_marks_stale: bool = True  # at a preemption, what is in flight becomes stale
     fence: bool = True  # a whole-request free waits for the request's unprocessed steps
     finish_basis: FreeBasis = FreeBasis.SETTLED  # of the prune before a connector is shown a finished request's table
+    state_basis: FreeBasis | None = None  # of state kinds (Mamba) in place of free_basis, if not the same
+    prune_fence: PruneFence = PruneFence.NONE  # a right basis needs none
+    preempts_fenced: bool = False  # a victim whose blocks would wait behind the fence is preempted all the same
+    cap_counts_in_flight: bool = True  # the admission cap of a windowed group has room for the tokens in flight
+    nulls_at_allocation: bool = False  # table positions that the step's last query does not need get no block at all
 
     @property
     def is_right(self) -> bool:
         """Whether every choice is a right one."""
         right = replace(RIGHT, name=self.name, summary=self.summary)
-        return replace(self, free_basis=_safe(self.free_basis), finish_basis=_safe(self.finish_basis)) == right
+        bases = replace(self, free_basis=_safe(self.free_basis), finish_basis=_safe(self.finish_basis))
+        state_is_right = self.state_basis is None or _safe(self.state_basis) is FreeBasis.SETTLED
+        return state_is_right and replace(bases, state_basis=None) == right
 
 
 def _safe(basis: FreeBasis) -> FreeBasis:

@@ -16,6 +16,7 @@ from settled.model.algebra import (
     IntTerm,
     as_int,
     both,
+    either,
     maximum,
     minimum,
     negate,
@@ -53,6 +54,25 @@ class Kind(ABC):
         edge = last if rounding is Rounding.FLOOR else first
         return as_int(edge) < self.skipped_tokens(basis)
 
+    # ---- a step, whose queries are start to start + tokens - 1; its own tokens' slots exist when it is scheduled ------
+
+    def step_reads(self, start: Int, tokens: Int, token: Int) -> BoolTerm:
+        """Whether a step reads what is kept for `token`.
+
+        Where needed-sets shrink, a key before the start is read by some query iff the first one reads it; a key that the step itself
+        writes is read by its own query.
+        """
+        earlier = both(as_int(token) < start, self.reads(start, token))
+        return either(earlier, _within(start, tokens, token))
+
+    def step_writes(self, start: Int, tokens: Int, token: Int, lookahead: Int) -> BoolTerm:
+        """Whether a step may write the slot of `token`: its own tokens, and `lookahead` slots past them."""
+        return _within(start, as_int(tokens) + lookahead, token)
+
+    def takes_block(self, first: Int, last: Int, start: Int, end: Int) -> BoolTerm:
+        """Whether slots for the positions `start` to `end` - 1 include the block of the tokens `first` to `last`."""
+        return as_int(first) < end
+
 
 @dataclass(frozen=True)
 class FullAttention(Kind):
@@ -83,6 +103,127 @@ class SlidingWindow(Kind):
 
     def skipped_tokens(self, basis: Int) -> IntTerm:
         return maximum(as_int(basis) - self.window + 1 - self.extra_retained, 0)
+
+
+@dataclass(frozen=True)
+class ChunkedLocal(Kind):
+    """A query reads the keys of its own chunk of `chunk` tokens, up to its own.
+
+    Skip formula: vLLM, ChunkedLocalAttentionManager.get_num_skipped_tokens.
+    """
+
+    chunk: Int
+    name = "chunked_local"
+
+    def reads(self, query: Int, token: Int) -> BoolTerm:
+        return both(as_int(token) >= 0, self._chunk_start(query) <= token, as_int(token) <= query)
+
+    def skipped_tokens(self, basis: Int) -> IntTerm:
+        return self._chunk_start(basis)
+
+    def _chunk_start(self, position: Int) -> IntTerm:
+        return (as_int(position) // self.chunk) * self.chunk
+
+
+@dataclass(frozen=True)
+class SinkWindow(Kind):
+    """A query reads the first `sink` keys and the last `window` keys, its own included."""
+
+    sink: Int
+    window: Int
+    name = "sink_window"
+
+    def reads(self, query: Int, token: Int) -> BoolTerm:
+        in_reach = either(as_int(token) < self.sink, as_int(query) - self.window < token)
+        return both(as_int(token) >= 0, as_int(token) <= query, in_reach)
+
+    def skipped_tokens(self, basis: Int) -> IntTerm:
+        return maximum(as_int(basis) - self.window + 1, 0)
+
+    def frees_block(self, first: Int, last: Int, basis: Int, rounding: Rounding) -> BoolTerm:
+        """The blocks that lie between the sink and the window."""
+        return both(as_int(first) >= self.sink, Kind.frees_block(self, first, last, basis, rounding))
+
+
+@dataclass(frozen=True)
+class RSWA(Kind):
+    """Reference sliding-window attention: a query reads the whole prompt and the last `window` keys, its own included.
+
+    `prompt`: the request's prompt, in tokens, which must not grow. Skip formula: vLLM, RSWAManager.remove_skipped_blocks, which frees
+    the gap between the prompt's last block and the window, and keeps one key more than the mask needs.
+    """
+
+    window: Int
+    prompt: Int
+    name = "rswa"
+
+    def reads(self, query: Int, token: Int) -> BoolTerm:
+        in_reach = either(as_int(token) < self.prompt, as_int(query) - self.window < token)
+        return both(as_int(token) >= 0, as_int(token) <= query, in_reach)
+
+    def skipped_tokens(self, basis: Int) -> IntTerm:
+        return maximum(as_int(basis) - self.window, 0)
+
+    def frees_block(self, first: Int, last: Int, basis: Int, rounding: Rounding) -> BoolTerm:
+        """The blocks that lie between the prompt and the window."""
+        return both(as_int(first) >= self.prompt, Kind.frees_block(self, first, last, basis, rounding))
+
+
+@dataclass(frozen=True)
+class MambaAlign(Kind):
+    """A recurrent state, kept at the end of each step: `token` stands for the state after that token.
+
+    A query reads the state before its own token. A step reads one state and writes one, that after its last token; what its tokens pass
+    in between is never stored, so a block that holds no step's last token stays null. Skip formula: vLLM,
+    MambaManager.get_num_skipped_tokens.
+    """
+
+    name = "mamba align"
+
+    def reads(self, query: Int, token: Int) -> BoolTerm:
+        return both(as_int(token) >= 0, as_int(token) == as_int(query) - 1)
+
+    def skipped_tokens(self, basis: Int) -> IntTerm:
+        return maximum(as_int(basis) - 1, 0)
+
+    def step_reads(self, start: Int, tokens: Int, token: Int) -> BoolTerm:
+        return self.reads(start, token)
+
+    def step_writes(self, start: Int, tokens: Int, token: Int, lookahead: Int) -> BoolTerm:
+        """States have no lookahead: draft models have no such layers."""
+        return as_int(token) == as_int(start) + tokens - 1
+
+    def takes_block(self, first: Int, last: Int, start: Int, end: Int) -> BoolTerm:
+        """The block of the last position alone."""
+        return in_block(as_int(end) - 1, first, last)
+
+
+@dataclass(frozen=True)
+class MambaNone(Kind):
+    """One recurrent state, overwritten in place, with `slots` - 1 more for drafts: blocks 0 to `slots` - 1 of a table.
+
+    A block is as long as a request may be, so `block_size` > every position: what is kept for drafts stands past all tokens.
+    """
+
+    slots: Int
+    block_size: Int
+    name = "mamba none"
+
+    def reads(self, query: Int, token: Int) -> BoolTerm:
+        return both(as_int(token) >= 0, as_int(token) < as_int(self.slots) * self.block_size)
+
+    def skipped_tokens(self, basis: Int) -> IntTerm:
+        """vLLM's formula is that of `align`; no whole block is below it."""
+        return maximum(as_int(basis) - 1, 0)
+
+    def step_reads(self, start: Int, tokens: Int, token: Int) -> BoolTerm:
+        return self.reads(start, token)
+
+    def step_writes(self, start: Int, tokens: Int, token: Int, lookahead: Int) -> BoolTerm:
+        return self.reads(start, token)
+
+    def takes_block(self, first: Int, last: Int, start: Int, end: Int) -> BoolTerm:
+        return self.reads(start, first)
 
 
 @dataclass(frozen=True)
@@ -145,6 +286,10 @@ def admission_cap(kind: Kind, block_size: Int, tokens_in_flight_max: Int, model_
     if isinstance(kind, FullAttention):
         return ceil_div(model_len_max, block_size)
     raise NotImplementedError(f"no admission cap is published for {kind.name}")
+
+
+def _within(start: Int, tokens: Int, token: Int) -> BoolTerm:
+    return both(as_int(start) <= token, as_int(token) < as_int(start) + tokens)
 
 
 def ceil_div(tokens: Int, block_size: Int) -> IntTerm:

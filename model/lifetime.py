@@ -64,23 +64,13 @@ def after_generation(step: Step) -> Step:
 
 
 def reads(step: Step, kind: Kind, token: Int) -> BoolTerm:
-    """Whether the step reads the key of `token`.
-
-    Its queries are start to start + tokens - 1. Where needed-sets shrink, a key before the start is read by some query iff the first
-    one reads it; a key that the step itself writes is read by its own query.
-    """
-    earlier = both(as_int(token) < step.start, kind.reads(step.start, token))
-    return both(step.unprocessed, either(earlier, _own(step, token, 0)))
+    """Whether the step reads what is kept for `token`."""
+    return both(step.unprocessed, kind.step_reads(step.start, step.tokens, token))
 
 
-def writes(step: Step, token: Int, lookahead: Int) -> BoolTerm:
-    """Whether the step may write the slot of `token`: its own tokens, and `lookahead` slots past them."""
-    return both(step.unprocessed, _own(step, token, lookahead))
-
-
-def _own(step: Step, token: Int, lookahead: Int) -> BoolTerm:
-    end: IntTerm = as_int(step.start) + step.tokens + lookahead
-    return both(as_int(step.start) <= token, as_int(token) < end)
+def writes(step: Step, kind: Kind, token: Int, lookahead: Int) -> BoolTerm:
+    """Whether the step may write the slot of `token`."""
+    return both(step.unprocessed, kind.step_writes(step.start, step.tokens, token, lookahead))
 
 
 # ---- a table entry ---------------------------------------------------------------------------------------------------

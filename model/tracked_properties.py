@@ -38,7 +38,7 @@ def read_resident(state: Tracked, system: System, contract: Contract) -> BoolTer
 
 def write_owned(state: Tracked, system: System, contract: Contract) -> BoolTerm:
     """If the step is unprocessed and may write the token's slot, its request has not lost the block."""
-    return implies(lifetime.writes(state.step, system.token, system.lookahead), is_intact(state, contract))
+    return implies(lifetime.writes(state.step, system.kind, system.token, system.lookahead), is_intact(state, contract))
 
 
 def rollback_resident(state: Tracked, system: System) -> BoolTerm:

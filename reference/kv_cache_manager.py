@@ -16,16 +16,18 @@ from settled.reference.recorder import Recorder
 from settled.reference.request import Request
 
 
-def free_basis_tokens(basis: FreeBasis, computed: int, in_flight: int, stale: int) -> int:
+def free_basis_tokens(basis: FreeBasis, computed: int, in_flight: int, stale: int, drafts_max: int = 0) -> int:
     """Up to which position, in tokens, a prune takes the past for granted.
 
     A step in flight still reads below the optimistic count, and its rejected drafts take the count back; so what is in
-    flight does not count. Stale tokens are in flight but were never part of this generation's count.
+    flight does not count. Stale tokens are in flight but were never part of this generation's count. `drafts_max`: drafts a step.
     """
     if basis is FreeBasis.SETTLED:
         return computed - (in_flight - stale)
     if basis is FreeBasis.PROCESSED:
         return max(0, computed - in_flight)
+    if basis is FreeBasis.LESS_DRAFTS:
+        return max(0, computed - drafts_max)
     assert basis is FreeBasis.COMPUTED
     return computed
 
@@ -37,6 +39,7 @@ class KVCacheManager:
         self.enable_caching = config.enable_prefix_caching
         self.max_model_len = config.max_model_len
         self.free_basis = config.discipline.free_basis
+        self.drafts_max = config.num_speculative_tokens
         self.block_pool = BlockPool(config.num_blocks, enable_caching=self.enable_caching)
         self.managers = tuple(
             make_manager(spec, group, self.block_pool, config.discipline.rounding) for group, spec in enumerate(config.groups)
@@ -120,7 +123,7 @@ class KVCacheManager:
     def remove_skipped_blocks(self, request: Request, basis: FreeBasis, cause: ReleaseCause, *, num_hit_tokens: int = 0) -> None:
         """Prunes the request's tables up to what `basis` takes for granted."""
         computed, in_flight, stale = request.counters
-        num_tokens = free_basis_tokens(basis, computed + num_hit_tokens, in_flight, stale)
+        num_tokens = free_basis_tokens(basis, computed + num_hit_tokens, in_flight, stale, self.drafts_max)
         for manager in self.managers:
             manager.remove_skipped_blocks(request.request_id, num_tokens, cause)
 

@@ -66,6 +66,12 @@ class Mask:
             ),
             *("start", "tokens", "first", "last"),
         )
+        self._writes_block = _compiled(
+            lambda start, tokens, first, last: _block_has(
+                first, last, start + tokens, lambda token: lifetime.writes(_step(start, tokens), kind, token, 0)
+            ),
+            *("start", "tokens", "first", "last"),
+        )
 
     def reads_index(self, start: int, tokens: int, index: int) -> bool:
         """Whether a step reads some token of the block at a table index. With `tokens` below 1, of what lies before
@@ -77,7 +83,7 @@ class Mask:
     def writes_index(self, start: int, tokens: int, index: int) -> bool:
         """Whether a step writes some token of the block at a table index."""
         first = index * self.block_size
-        found: bool = _writes_block(start, tokens, first, first + self.block_size - 1)[0]
+        found: bool = self._writes_block(start, tokens, first, first + self.block_size - 1)[0]
         return found
 
     def may_free_index(self, index: int, basis: int) -> bool:
@@ -120,14 +126,6 @@ def _step(start: IntTerm, tokens: IntTerm) -> Step:
 def _block_has(first: IntTerm, last: IntTerm, stop: IntTerm, holds: Callable[[IntTerm], Any]) -> Term:
     highest = minimum(last, stop - 1)
     return both(first <= highest, holds(highest))
-
-
-_writes_block = _compiled(
-    lambda start, tokens, first, last: _block_has(
-        first, last, start + tokens, lambda token: lifetime.writes(_step(start, tokens), token, 0)
-    ),
-    *("start", "tokens", "first", "last"),
-)
 
 
 @cache

@@ -45,7 +45,9 @@ def _bases_differ() -> list[str]:
         f"{basis} of {counts}"
         for basis in FreeBasis
         for counts in grid
-        if constant_value(counters.free_basis(Counters(*counts), basis)) != kv_cache_manager.free_basis_tokens(basis, *counts)
+        for drafts in (0, 2)
+        if constant_value(counters.free_basis(Counters(*counts), basis, drafts))
+        != kv_cache_manager.free_basis_tokens(basis, *counts, drafts)
     ]
 
 
@@ -167,7 +169,7 @@ def manager_allocates_one_block_more(patch: pytest.MonkeyPatch) -> None:
 
 
 def basis_without_stale(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(kv_cache_manager, "free_basis_tokens", lambda basis, computed, in_flight, stale: computed - in_flight)
+    patch.setattr(kv_cache_manager, "free_basis_tokens", lambda basis, computed, in_flight, *_: computed - in_flight)
 
 
 def basis_is_computed(patch: pytest.MonkeyPatch) -> None:

@@ -182,11 +182,18 @@ def test_47728_in_flight_tokens_of_a_prompt_of_100() -> None:
 
 
 @pytest.mark.parametrize(
-    ("basis", "tokens"), [(FreeBasis.SETTLED, 5), (FreeBasis.PROCESSED, 3), (FreeBasis.COMPUTED, 9)], ids=lambda value: str(value)
+    ("basis", "tokens"),
+    [(FreeBasis.SETTLED, 5), (FreeBasis.PROCESSED, 3), (FreeBasis.COMPUTED, 9), (FreeBasis.LESS_DRAFTS, 7)],
+    ids=lambda value: str(value),
 )
 def test_the_free_basis_of_each_choice(basis: FreeBasis, tokens: int) -> None:
-    """9 tokens computed, 6 in flight of which 2 are stale: 9 - (6 - 2), 9 - 6 and 9."""
-    assert constant_value(count.free_basis(Counters(9, 6, 2), basis)) == tokens
+    """9 tokens computed, 6 in flight of which 2 are stale, 2 drafts a step: 9 - (6 - 2), 9 - 6, 9 and 9 - 2."""
+    assert constant_value(count.free_basis(Counters(9, 6, 2), basis, 2)) == tokens
+
+
+def test_the_drafts_to_take_off_must_be_said() -> None:
+    with pytest.raises(ValueError, match="less_drafts"):
+        count.free_basis(Counters(9, 6, 2), FreeBasis.LESS_DRAFTS)
 
 
 def test_processed_is_not_negative() -> None:

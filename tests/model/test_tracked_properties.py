@@ -105,8 +105,8 @@ def test_references_equal_holders(change: dict[str, Any]) -> None:
 
 def test_lookahead_slots_are_written() -> None:
     step = Step(True, False, 8, 2, 0, 0)
-    assert [token for token in range(16) if truth(writes(step, token, 3))] == [8, 9, 10, 11, 12]
-    assert [token for token in range(16) if truth(writes(step, token, 0))] == [8, 9]
+    assert [token for token in range(16) if truth(writes(step, SlidingWindow(4), token, 3))] == [8, 9, 10, 11, 12]
+    assert [token for token in range(16) if truth(writes(step, SlidingWindow(4), token, 0))] == [8, 9]
 
 
 def test_a_step_reads_the_window_of_its_first_query_and_its_own_tokens() -> None:

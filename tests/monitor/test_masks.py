@@ -33,7 +33,7 @@ def _definitions(spec: KVCacheSpec):
     terms = [
         kind.reads(start, token),
         lifetime.reads(step, kind, token),
-        lifetime.writes(step, token, 0),
+        lifetime.writes(step, kind, token, 0),
         kind.may_free(token, start),
     ]
     return compile_terms(terms, ("start", "tokens", "token"))

@@ -14,7 +14,7 @@ from settled.model.search.induction import Named, Obligation
 from settled.model.tracked import System, Tracked
 from settled.proofs.counters import COUNTS, IN_ORDER_OUTPUT
 from settled.proofs.invariant import induction
-from settled.proofs.masks import CASES, Case, block_lemmas, chunk_lemmas, mask_lemmas
+from settled.proofs.masks import CASES, Case, block_lemmas, chunk_lemmas, growing_prompt, mask_lemmas
 from settled.proofs.theorem import Killer, Part, Theorem
 
 ANY_MASK = AnyShrinking(int_variable("token"))
@@ -29,7 +29,8 @@ _ANY, _ANY_VLLM = "any shrinking mask", "any shrinking mask, max(0, C - F)"
 _NO_FENCE = "no fence, no load, any shrinking mask"
 
 
-def _residency(case: Case, discipline: Discipline) -> list[Obligation]:
+def residency(case: Case, discipline: Discipline) -> list[Obligation]:
+    """Theorem 3 for one kind."""
     return induction(case.kind, discipline, assumptions=case.assumptions, only=IN_USE, properties=_in_use)
 
 
@@ -53,7 +54,8 @@ def _in_order_use(state: Tracked, system: System) -> Named:
     return _uses(state, system, [Contract.STREAM_ORDER])
 
 
-def _rollback(case: Case, discipline: Discipline) -> list[Obligation]:
+def rollback(case: Case, discipline: Discipline) -> list[Obligation]:
+    """Theorem 4 for one kind."""
     return induction(case.kind, discipline, assumptions=case.assumptions, only=NEXT_STEP, properties=_after_rollback)
 
 
@@ -61,10 +63,10 @@ def _after_rollback(state: Tracked, system: System) -> Named:
     return {Property.ROLLBACK_RESIDENT: tracked_properties.rollback_resident(state, system)}
 
 
-_ENVIRONMENT = (
+ENVIRONMENT = (
     "needed-sets shrink, and no query reads a key after its own (both proved for each built-in kind)",
     "0 <= first <= token <= last, lookahead >= 0, window >= 1, chunk >= 1, sink >= 0, extra_retained >= 0",
-    "R-SWA: a request's prompt does not grow (a streaming session that extends it reads the gap)",
+    "R-SWA: a request's prompt does not grow (a streaming session that extends it reads the gap: proved below)",
     *IN_ORDER_OUTPUT,
     "the computed count falls only by rejections, and to 0 where a generation ends: no failed load, no external hit, no session",
     "a hit comes at computed = 0, into an empty table, in whole blocks",
@@ -81,13 +83,14 @@ READ_RESIDENT = Theorem(
         "kind whose needed-sets shrink, every block size, pipeline depth, and number of requests, under each contract. Without loads "
         "and under stream_order this needs no fence."
     ),
-    assumptions=_ENVIRONMENT,
+    assumptions=ENVIRONMENT,
     parts=(
-        Part(_ANY, RIGHT, partial(_residency, _GENERIC)),
-        Part(_ANY_VLLM, VLLM, partial(_residency, _GENERIC)),
-        *(Part(title, RIGHT, partial(_residency, case)) for title, case in CASES.items()),
+        Part(_ANY, RIGHT, partial(residency, _GENERIC)),
+        Part(_ANY_VLLM, VLLM, partial(residency, _GENERIC)),
+        *(Part(title, RIGHT, partial(residency, case)) for title, case in CASES.items()),
         Part(_NO_FENCE, NO_FENCE, partial(_in_order, _GENERIC)),
         *(Part(f"mask: {title}", RIGHT, partial(mask_lemmas, case)) for title, case in CASES.items()),
+        Part("R-SWA, a prompt that grows", RIGHT, growing_prompt),
         Part("chunks", RIGHT, chunk_lemmas),
         Part("blocks", RIGHT, block_lemmas),
     ),
@@ -113,11 +116,11 @@ ROLLBACK_RESIDENT = Theorem(
         "After any rejection, preemption or abort, all that the next step reads is still in the request's table and not in the pool: no "
         "rollback makes a pruned block needed again."
     ),
-    assumptions=_ENVIRONMENT,
+    assumptions=ENVIRONMENT,
     parts=(
-        Part(_ANY, RIGHT, partial(_rollback, _GENERIC)),
-        Part(_ANY_VLLM, VLLM, partial(_rollback, _GENERIC)),
-        *(Part(title, RIGHT, partial(_rollback, case)) for title, case in CASES.items()),
+        Part(_ANY, RIGHT, partial(rollback, _GENERIC)),
+        Part(_ANY_VLLM, VLLM, partial(rollback, _GENERIC)),
+        *(Part(title, RIGHT, partial(rollback, case)) for title, case in CASES.items()),
     ),
     killers=(
         Killer(OPTIMISTIC, _ANY, "schedule another step", "pruned"),

@@ -7,11 +7,12 @@ from functools import partial
 
 from settled.model import tracked, tracked_properties
 from settled.model.algebra import both, int_variable
-from settled.model.disciplines import CEIL, NO_FENCE, OPTIMISTIC, RAW_FINISH, RIGHT, STALE_APPLIED, VLLM, Discipline
+from settled.model.disciplines import CEIL, MAMBA_LOCAL, NO_FENCE, OPTIMISTIC, RAW_FINISH, RIGHT, STALE_APPLIED, VLLM, Discipline
 from settled.model.kinds import AnyShrinking
 from settled.model.properties import Contract, Property
 from settled.model.search.induction import Named, Obligation
 from settled.model.tracked import System, Tracked
+from settled.proofs import mamba
 from settled.proofs.counters import COUNTS, IN_ORDER_OUTPUT
 from settled.proofs.invariant import induction
 from settled.proofs.masks import CASES, Case, block_lemmas, chunk_lemmas, growing_prompt, mask_lemmas
@@ -26,6 +27,7 @@ NEXT_STEP = (*OWNED, "resident")
 IN_ORDER = (*COUNTS, "pruned", "row", "every writer is ordered")
 
 _ANY, _ANY_VLLM = "any shrinking mask", "any shrinking mask, max(0, C - F)"
+_SLOTS = "mamba align, slots"
 _NO_FENCE = "no fence, no load, any shrinking mask"
 
 
@@ -73,6 +75,8 @@ ENVIRONMENT = (
     "a step has slots for its tokens and its lookahead when it is scheduled (positions from the maximum model length on are never written)",
     "a fresh block comes from the free ones, others release only what they hold, the null block is never handed out",
     "a request takes a block in use only through a prefix-cache hit, which means to write the same bytes",
+    "mamba: a step has at most K drafts, K the slots for them, and a step with drafts, or behind unprocessed ones, fits a block",
+    "mamba: a step may read any of the K + 1 slots of the step before, whatever was accepted; a block that moves is read at its old index",
 )
 
 READ_RESIDENT = Theorem(
@@ -91,6 +95,10 @@ READ_RESIDENT = Theorem(
         Part(_NO_FENCE, NO_FENCE, partial(_in_order, _GENERIC)),
         *(Part(f"mask: {title}", RIGHT, partial(mask_lemmas, case)) for title, case in CASES.items()),
         Part("R-SWA, a prompt that grows", RIGHT, growing_prompt),
+        Part(_SLOTS, RIGHT, mamba.used_slots),
+        Part("mamba align, as a window of two", RIGHT, mamba.as_a_window),
+        Part("mask: mamba align, no drafts", RIGHT, mamba.align_lemmas),
+        Part("mask: mamba none", RIGHT, mamba.none_lemmas),
         Part("chunks", RIGHT, chunk_lemmas),
         Part("blocks", RIGHT, block_lemmas),
     ),
@@ -121,9 +129,12 @@ ROLLBACK_RESIDENT = Theorem(
         Part(_ANY, RIGHT, partial(rollback, _GENERIC)),
         Part(_ANY_VLLM, VLLM, partial(rollback, _GENERIC)),
         *(Part(title, RIGHT, partial(rollback, case)) for title, case in CASES.items()),
+        Part(_SLOTS, RIGHT, mamba.next_slots),
     ),
     killers=(
         Killer(OPTIMISTIC, _ANY, "schedule another step", "pruned"),
         Killer(STALE_APPLIED, _ANY, "process a stale step", "pruned"),
+        Killer(OPTIMISTIC, _SLOTS, "schedule another step", "held"),
+        Killer(MAMBA_LOCAL, _SLOTS, "schedule another step", "held"),
     ),
 )

@@ -8,7 +8,7 @@ from settled.model import counters as count
 from settled.model import fifo, lifetime, tracked
 from settled.model.algebra import BoolTerm, as_int, both, implies, int_variable
 from settled.model.disciplines import CEIL, RIGHT, STALE_APPLIED, STALE_UNMARKED, UNDRAINED, Discipline, Rounding
-from settled.model.kinds import AnyShrinking, Axiom
+from settled.model.kinds import AnyShrinking, Axiom, MambaAlign
 from settled.model.search.induction import Named, Obligation, Transition, inductive, with_axiom
 from settled.model.tracked import System, Tracked
 from settled.proofs.invariant import conjuncts, induction
@@ -167,6 +167,7 @@ SYNCHRONOUS_UNCHANGED = Theorem(
     parts=(
         Part(_FIRST_KIND, RIGHT, partial(_synchronous, CASES[_FIRST_KIND])),
         *(Part(title, RIGHT, partial(_synchronous_frees, case)) for title, case in CASES.items() if title != _FIRST_KIND),
+        Part("mamba align", RIGHT, partial(_synchronous_frees, Case(MambaAlign()))),
     ),
     killers=(Killer(CEIL, _FIRST_KIND, _SAME, _SAME),),
 )

@@ -27,7 +27,7 @@ NEXT_STEP = (*OWNED, "resident")
 IN_ORDER = (*COUNTS, "pruned", "row", "every writer is ordered")
 
 _ANY, _ANY_VLLM = "any shrinking mask", "any shrinking mask, max(0, C - F)"
-_SLOTS = "mamba align, slots"
+SLOTS = "mamba align, slots"
 _NO_FENCE = "no fence, no load, any shrinking mask"
 
 
@@ -95,7 +95,7 @@ READ_RESIDENT = Theorem(
         Part(_NO_FENCE, NO_FENCE, partial(_in_order, _GENERIC)),
         *(Part(f"mask: {title}", RIGHT, partial(mask_lemmas, case)) for title, case in CASES.items()),
         Part("R-SWA, a prompt that grows", RIGHT, growing_prompt),
-        Part(_SLOTS, RIGHT, mamba.used_slots),
+        Part(SLOTS, RIGHT, mamba.used_slots),
         Part("mamba align, as a window of two", RIGHT, mamba.as_a_window),
         Part("mask: mamba align, no drafts", RIGHT, mamba.align_lemmas),
         Part("mask: mamba none", RIGHT, mamba.none_lemmas),
@@ -129,12 +129,12 @@ ROLLBACK_RESIDENT = Theorem(
         Part(_ANY, RIGHT, partial(rollback, _GENERIC)),
         Part(_ANY_VLLM, VLLM, partial(rollback, _GENERIC)),
         *(Part(title, RIGHT, partial(rollback, case)) for title, case in CASES.items()),
-        Part(_SLOTS, RIGHT, mamba.next_slots),
+        Part(SLOTS, RIGHT, mamba.next_slots),
     ),
     killers=(
         Killer(OPTIMISTIC, _ANY, "schedule another step", "pruned"),
         Killer(STALE_APPLIED, _ANY, "process a stale step", "pruned"),
-        Killer(OPTIMISTIC, _SLOTS, "schedule another step", "held"),
-        Killer(MAMBA_LOCAL, _SLOTS, "schedule another step", "held"),
+        Killer(OPTIMISTIC, SLOTS, "schedule another step", "held"),
+        Killer(MAMBA_LOCAL, SLOTS, "schedule another step", "held"),
     ),
 )

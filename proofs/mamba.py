@@ -15,7 +15,7 @@ from settled.model.algebra import BoolTerm, IntTerm, as_int, both, either, impli
 from settled.model.align import Align, AlignSystem
 from settled.model.counters import Counters
 from settled.model.disciplines import Discipline
-from settled.model.kinds import MambaAlign, MambaNone, SlidingWindow, in_block, needed_sets_shrink
+from settled.model.kinds import FullAttention, MambaAlign, MambaNone, SlidingWindow, in_block, needed_sets_shrink
 from settled.model.properties import Property
 from settled.model.search.induction import Named, Obligation, Transition, inductive
 from settled.model.search.quotients import ordered
@@ -169,7 +169,10 @@ def align_lemmas(discipline: Discipline) -> list[Obligation]:
 
 
 def none_lemmas(discipline: Discipline) -> list[Obligation]:
-    """Mode `none`: the first step takes every slot, every step uses each, and none is freed before the whole request is."""
+    """Mode `none`: the first step takes every slot, every step uses each, and none is freed before the whole request is.
+
+    So theorems 3 and 4 for full attention, which frees nothing either, say that no slot is lost.
+    """
     size, later, query, end = int_variable("block size"), int_variable("later query"), int_variable("query"), int_variable("end")
     kind = MambaNone(int_variable("slots"), size)
     fits = {
@@ -178,12 +181,15 @@ def none_lemmas(discipline: Discipline) -> list[Obligation]:
         "a block is as long as a request may be": both(size >= 1, _LAST >= size - 1, _BASIS <= size),
     }
     in_slots = {**fits, "the block is one of the slots": both(_LAST < int_variable("slots") * size)}
+    full = FullAttention()
+    as_full = either(full.step_reads(_START, _TOKENS, _TOKEN), full.step_writes(_START, _TOKENS, _TOKEN, as_int(kind.slots) * size))
     uses = both(kind.step_reads(_START, _TOKENS, _TOKEN), kind.step_writes(_START, _TOKENS, _TOKEN, 0))
     return [
         claim("needed-sets shrink", {"block size >= 1": size >= 1}, needed_sets_shrink(kind, query, later, _TOKEN)),
         claim("no block is freed", fits, negate(kind.frees_block(_FIRST, _LAST, _BASIS, discipline.rounding))),
         claim("every step uses every slot", in_slots, uses),
         claim("and the first step takes it", in_slots, kind.takes_block(_FIRST, _LAST, 0, end)),
+        claim("full attention with as much lookahead uses it too", {**in_slots, "a step": both(_START >= 0, _TOKENS >= 1)}, as_full),
     ]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from relation import check_runs, compiled_actions
 
-from settled.model import counters, kinds
+from settled.model import caps, counters
 from settled.model.algebra import as_int, both, constant_value, maximum
 from settled.model.counters import Counters
 from settled.model.disciplines import RIGHT, FreeBasis
@@ -16,7 +16,7 @@ from settled.model.kinds import FullAttention, SlidingWindow
 from settled.model.search.induction import decide
 from settled.model.search.solver import Z3
 from settled.model.specs import FullAttentionSpec, SlidingWindowSpec
-from settled.proofs.masks import SLIDING_WINDOW, mask_lemmas
+from settled.proofs.masks import CASES, mask_lemmas
 from settled.reference import admission, kv_cache_manager, managers, outputs
 from settled.reference.admission import max_admission_blocks_per_request
 
@@ -59,8 +59,8 @@ def _caps_differ() -> list[str]:
         sliding = SlidingWindowSpec(block_size=size, window=window)
         full = FullAttentionSpec(block_size=size)
         pairs = [
-            (kinds.admission_cap(SlidingWindow(window), size, in_flight, length), sliding),
-            (kinds.admission_cap(FullAttention(), size, in_flight, length), full),
+            (caps.admission_cap(SlidingWindow(window), size, in_flight, length), sliding),
+            (caps.admission_cap(FullAttention(), size, in_flight, length), full),
         ]
         for term, spec in pairs:
             theirs = admission.max_admission_blocks_per_request(spec, max_in_flight_tokens=in_flight, max_model_len=length)
@@ -70,7 +70,7 @@ def _caps_differ() -> list[str]:
 
 
 def _lemmas() -> list[Any]:
-    return [decide(obligation, Z3()) for obligation in mask_lemmas(SLIDING_WINDOW, RIGHT)]
+    return [decide(obligation, Z3()) for obligation in mask_lemmas(CASES["sliding window"], RIGHT)]
 
 
 def test_the_two_sides_agree() -> None:
@@ -143,12 +143,12 @@ def preempt_keeps_computed(patch: pytest.MonkeyPatch) -> None:
 
 
 def caps_one_more(patch: pytest.MonkeyPatch) -> None:
-    right = kinds.admission_cap
-    patch.setattr(kinds, "admission_cap", lambda *numbers: right(*numbers) + 1)
+    right = caps.admission_cap
+    patch.setattr(caps, "admission_cap", lambda *numbers: right(*numbers) + 1)
 
 
 def divides_downwards(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(kinds, "ceil_div", lambda tokens, size: as_int(tokens) // size)
+    patch.setattr(caps, "ceil_div", lambda tokens, size: as_int(tokens) // size)
 
 
 # ---- the reference's side --------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 from settled.model.events import (
     SCHEMA_VERSION,
@@ -12,6 +13,7 @@ from settled.model.events import (
     CacheEntry,
     Computed,
     Config,
+    Copy,
     Drop,
     End,
     Event,
@@ -29,6 +31,7 @@ from settled.model.events import (
     ScheduledRequest,
     State,
     Touch,
+    Zero,
 )
 from settled.reference.config import EngineConfig, StaleOutputMode
 from settled.reference.request import Request, StepOutput
@@ -58,7 +61,7 @@ class Recorder:
                 groups=config.groups,
                 num_lookahead_tokens=config.num_lookahead_tokens,
                 max_model_len=config.max_model_len,
-                records=("counters", "content", "holds", "copies"),
+                records=("counters", "content", "holds", "copies", "zero"),
             )
         )
 
@@ -137,11 +140,17 @@ class Recorder:
             )
         )
 
-    def hold(self, holder: str, blocks: Sequence[int]) -> None:
-        self.emit(Hold(holder=holder, kind="pin", blocks=tuple(blocks)))
+    def hold(self, holder: str, blocks: Sequence[int], *, kind: Literal["pin", "copy"] = "pin") -> None:
+        self.emit(Hold(holder=holder, kind=kind, blocks=tuple(blocks)))
 
     def drop(self, holder: str, blocks: Sequence[int], freed: Sequence[int]) -> None:
         self.emit(Drop(holder=holder, blocks=tuple(blocks), freed=tuple(freed)))
+
+    def copy(self, step: int, group: int, source: int, target: int) -> None:
+        self.emit(Copy(step=step, group=group, source=source, target=target))
+
+    def zero(self, step: int, blocks: Sequence[int]) -> None:
+        self.emit(Zero(step=step, blocks=tuple(blocks)))
 
     def cache(self, entries: tuple[CacheEntry, ...]) -> None:
         self.emit(Cache(entries=entries))

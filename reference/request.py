@@ -43,7 +43,7 @@ class Request:
     num_preemptions: int = 0
     last_step_sequence: int = 0  # of the last step that carries this request; 0 before the first
     unprocessed: deque[RequestStep] = field(default_factory=deque)  # oldest first; at most the pipeline depth
-    block_hashes: dict[int, list[int]] = field(default_factory=dict)  # per block size, of full blocks of known tokens
+    block_hashes: list[int] = field(default_factory=list)  # chained, of known tokens
 
     def __post_init__(self) -> None:
         self.token_ids = list(self.prompt_token_ids)
@@ -71,11 +71,11 @@ class Request:
         """(computed, in flight, stale)."""
         return self.num_computed_tokens, self.num_in_flight_tokens, self.num_stale_output_tokens
 
-    def hashes_for(self, block_size: int) -> list[int]:
-        """Chained hashes of the full blocks of known tokens; sampled tokens of steps in flight are not known yet."""
-        hashes = self.block_hashes.setdefault(block_size, [])
-        extend_block_hashes(hashes, self.token_ids, block_size)
-        return hashes
+    def hashes_up_to_now(self, tokens_per_hash: int) -> list[int]:
+        """Chained hashes of the known tokens, `tokens_per_hash` each; sampled tokens of steps in flight are not known yet."""
+        if (len(self.block_hashes) + 1) * tokens_per_hash <= len(self.token_ids):
+            extend_block_hashes(self.block_hashes, self.token_ids, tokens_per_hash)
+        return self.block_hashes
 
 
 @dataclass(slots=True, eq=False)

@@ -179,8 +179,8 @@ class MambaAlignManager(MambaManager):
     def find_longest_cache_hit(self, hashes: Sequence[int], max_length: int, alignment: int) -> list[KVCacheBlock]:
         """Null, then the one state with which the prefix ends."""
         return longest_suffix(
-            lambda index: self.get_cached_block(hashes[index]),
-            min(max_length // self.block_size, len(hashes)),
+            lambda index: self.cached_at(hashes, index),
+            self.num_hashed_blocks(hashes, max_length),
             first_needed=lambda num_blocks: num_blocks - 1,
             blocks_aligned=alignment // self.block_size,
             null_block=self.pool.null_block,

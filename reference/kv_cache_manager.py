@@ -69,7 +69,8 @@ class KVCacheManager:
             manager.zeroes_fresh_blocks = config.zeroes(spec)
         keeps_all = [manager for manager in self.managers if type(manager) is FullAttentionManager]
         has_part = any(manager.hashes_per_block > 1 for manager in self.managers)
-        self.partial_hits = tuple(keeps_all) if has_part and len(keeps_all) == len(self.managers) else ()
+        wanted = config.hash_block_size is not None and has_part and len(keeps_all) == len(self.managers)
+        self.partial_hits = tuple(keeps_all) if wanted else ()
         self.watermark_blocks = int(config.watermark * config.num_blocks)
         self.hit_alignment = lcm(*(manager.block_size for manager in self.managers))
         self.no_hit = CacheHit(0, tuple([] for _ in self.managers))

@@ -31,9 +31,10 @@ class EngineConfig:
     a connector is shown the table of every finished request.
 
     `hash_block_size`: tokens that one hash of the prefix cache covers, a divisor of every block size (None: the greatest). If it is
-    given and smaller than a block, and all groups are full attention, a hit may end within a block, which is then copied. `zero_fresh_blocks`: fresh
-    blocks are zeroed before a step uses them (None: those of keys, if a group of states shares the pool, since bytes of a state may read
-    as NaN). `watermark`: the part of the pool that stays free when a request is admitted beside running ones. Raises ConfigError.
+    given and smaller than a block, and all groups are full attention, a hit may end within a block, which is then copied.
+    `zero_fresh_blocks`: fresh blocks are zeroed before a step uses them (None: those of keys, if a group of states shares the pool, for
+    bytes of a state may read as NaN). `watermark`: the part of the pool that stays free when a request is admitted beside running ones.
+    Raises ConfigError.
     """
 
     groups: tuple[KVCacheSpec, ...]

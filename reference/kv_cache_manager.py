@@ -11,12 +11,21 @@ from settled.model.specs import ChunkedLocalAttentionSpec, MambaSpec, SlidingWin
 from settled.reference.admission import full_sequence_fits
 from settled.reference.config import EngineConfig
 from settled.reference.free_queue import KVCacheBlock
-from settled.reference.managers import FullAttentionManager, MambaAlignManager, MambaManager, TableEntries, cdiv, count_free, make_manager
+from settled.reference.managers import (
+    FullAttentionManager,
+    MambaAlignManager,
+    MambaManager,
+    StateIndices,
+    TableEntries,
+    cdiv,
+    count_free,
+    make_manager,
+)
 from settled.reference.pool import BlockPool
 from settled.reference.prefix_cache import CacheHit
 from settled.reference.preparation import StepPreparation
 from settled.reference.recorder import Recorder
-from settled.reference.request import Request
+from settled.reference.request import Request, StepIndices
 
 
 def free_basis_tokens(basis: FreeBasis, computed: int, in_flight: int, stale: int, drafts_max: int = 0) -> int:
@@ -276,15 +285,15 @@ class KVCacheManager:
         end = min([stop for stop in (next_boundary, last_cacheable) if start < stop < end], default=end)
         return max(0, end - start)
 
-    def step_indices(self, request: Request, start: int, tokens: int, drafts: int) -> tuple[PerGroup, PerGroup] | None:
-        """Per group the table entries that a step may read and may write; None if the masks of all kinds tell."""
+    def step_indices(self, request: Request, start: int, tokens: int, drafts: int) -> StepIndices | None:
+        """The table entries that a step may read and may write; None if the masks of all kinds tell."""
         if not self.holds_states:
             return None
-        both = [
-            manager.step_indices(request, start, tokens, drafts) if isinstance(manager, MambaManager) else ((), ())
+        found = [
+            manager.step_indices(request, start, tokens, drafts) if isinstance(manager, MambaManager) else StateIndices((), (), True)
             for manager in self.managers
         ]
-        return tuple([reads for reads, _ in both]), tuple([writes for _, writes in both])
+        return StepIndices(tuple([each.reads for each in found]), tuple([each.writes for each in found]), all(each.known for each in found))
 
     # ---- whole-request frees -----------------------------------------------------------------------------------------
 

@@ -99,8 +99,9 @@ class Recorder:
                 new_blocks=entry.new_blocks,
                 resumed=entry.resumed,
                 counters=entry.request.counters,
-                reads=entry.indices and entry.indices[0],
-                writes=entry.indices and entry.indices[1],
+                # Only what is certain: a reader takes them for what the step does, whatever is rejected.
+                reads=entry.indices.reads if entry.indices is not None and entry.indices.known else None,
+                writes=entry.indices.writes if entry.indices is not None and entry.indices.known else None,
             )
             for entry in step.entries
         )

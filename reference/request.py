@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from settled.model.events import PerGroup
 from settled.reference.prefix_cache import extend_block_hashes
@@ -78,13 +79,22 @@ class Request:
         return self.block_hashes
 
 
+class StepIndices(NamedTuple):
+    """Per group the table entries that a step may read and may write; nothing for kinds whose masks tell. Drafts in flight may leave
+    several slots open; `known` says that they do not, so that the step does read and write all of them."""
+
+    reads: PerGroup
+    writes: PerGroup
+    known: bool
+
+
 @dataclass(slots=True, eq=False)
 class RequestStep:
     """One request's part of one step. `start`, `tokens` and `drafts` are in tokens, as they stood when it was scheduled.
 
     `samples` says that the step computes the last known token, so that it samples 1 token and up to `drafts` more.
     `stale` is what the scheduler believes; `generation` counts the preemptions before the step, whatever is believed.
-    `indices`: per group the table entries that the step may read and may write, where the mask does not tell (state kinds).
+    `indices`: of state kinds, whose masks do not tell.
     """
 
     request: Request
@@ -97,7 +107,7 @@ class RequestStep:
     resumed: bool
     generation: int
     stale: bool = False
-    indices: tuple[PerGroup, PerGroup] | None = None
+    indices: StepIndices | None = None
 
 
 @dataclass(frozen=True, slots=True)

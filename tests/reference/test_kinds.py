@@ -22,7 +22,7 @@ from settled.model.specs import (
 from settled.reference.config import ConfigError, EngineConfig
 from settled.reference.engine import Engine, Outcome
 from settled.reference.masks import MaskError, Reads, mask_named, register_mask, unregister_mask
-from settled.reference.request import RequestStep
+from settled.reference.request import RequestStep, StepOutput
 
 
 def config_of(*groups: KVCacheSpec, **changes: object) -> EngineConfig:
@@ -112,14 +112,17 @@ def test_what_the_engine_cannot_serve_is_said_early(spec: KVCacheSpec, message: 
 ALIGN = MambaSpec(block_size=8, mode="align", num_speculative_blocks=2)
 
 
-def entries(events: list[Event]) -> Iterator[tuple[str, object, object]]:
-    """Per scheduled request: what it reads and what it may write in group 0."""
-    for event in events:
-        if isinstance(event, Schedule):
-            for entry in event.requests:
-                assert entry.reads is not None
-                assert entry.writes is not None
-                yield entry.request, entry.reads[0], entry.writes[0]
+def indices_of(step: StepOutput | None) -> tuple[tuple[int, ...], tuple[int, ...], bool]:
+    """What the one request of a step may read and may write in group 0, and whether that is certain."""
+    assert step is not None
+    (entry,) = step.entries
+    assert entry.indices is not None
+    return entry.indices.reads[0], entry.indices.writes[0], entry.indices.known
+
+
+def recorded(events: list[Event]) -> list[tuple[str, object, object]]:
+    """Per scheduled request, what the trace says of reads and writes."""
+    return [(entry.request, entry.reads, entry.writes) for event in events if isinstance(event, Schedule) for entry in event.requests]
 
 
 def test_a_state_in_place_has_its_blocks_from_the_start_and_keeps_them() -> None:
@@ -127,12 +130,12 @@ def test_a_state_in_place_has_its_blocks_from_the_start_and_keeps_them() -> None
     spec = MambaSpec(block_size=64, mode="none", num_speculative_blocks=2)
     engine = Engine(config_of(spec, num_speculative_tokens=2), events.append)
     engine.add_request("r", 20, max_tokens=10)
-    engine.schedule()
-    engine.schedule()
+    seen = [indices_of(engine.schedule()), indices_of(engine.schedule())]
     engine.process()
-    engine.schedule()
+    seen.append(indices_of(engine.schedule()))
     assert held(engine) == "111"
-    assert list(entries(events)) == [("r", (), (0,)), ("r", (0,), (0, 1, 2)), ("r", (0, 1, 2), (0, 1, 2))]
+    assert seen == [((), (0,), True), ((0,), (0, 1, 2), True), ((0, 1, 2), (0, 1, 2), False)]
+    assert recorded(events) == [("r", ((),), ((0,),)), ("r", ((0,),), ((0, 1, 2),)), ("r", None, None)]
     engine.run_to_idle()
     assert sum(isinstance(event, Allocate) for event in events) == 1
 
@@ -142,32 +145,28 @@ def test_draft_slots_move_along_and_what_is_passed_stays_null() -> None:
     engine = Engine(config_of(ALIGN, num_speculative_tokens=2), events.append)
     engine.add_request("r", 40, max_tokens=10)
     engine.schedule({"r": (8, 0)})
-    engine.schedule({"r": (32, 0)})  # from block 0 to block 4
+    assert indices_of(engine.schedule({"r": (32, 0)})) == ((0,), (4,), True)  # from block 0 to block 4
     assert held(engine) == "1000111"
     moves = [(event.from_index, event.to_index) for event in events if isinstance(event, Move)]
     assert moves == [(1, 4), (2, 5)]
     fresh = [(event.first_index, len(event.blocks)) for event in events if isinstance(event, Allocate)]
     assert fresh == [(0, 3), (6, 1)]
-    assert list(entries(events)) == [("r", (), (0,)), ("r", (0,), (4,))]
+    assert recorded(events) == [("r", ((),), ((0,),)), ("r", ((0,),), ((4,),))]
     (step,) = engine.unprocessed[-1].entries
     assert step.new_blocks[0] == engine.inspect("r").table[0][3:]  # the worker's row gets null for index 3, and the moved blocks again
 
 
 def test_a_step_behind_drafts_names_every_slot_that_the_last_accepted_state_may_be_in() -> None:
-    events: list[Event] = []
-    engine = Engine(config_of(ALIGN, num_speculative_tokens=2, max_in_flight_steps=3), events.append)
+    engine = Engine(config_of(ALIGN, num_speculative_tokens=2, max_in_flight_steps=3))
     engine.add_request("r", 6, max_tokens=20)
-    for _ in range(3):
-        engine.schedule()  # 0 to 5; 6 to 8 with two drafts; 9 to 11, or lower
-    assert list(entries(events)) == [
-        ("r", (), (0,)),
-        ("r", (0,), (0, 1, 2, 3)),  # the running slot is 1; if no draft or one is accepted, the state ends block 0 and is copied there
-        ("r", (1, 2, 3), (0, 1, 2, 3)),
+    assert [indices_of(engine.schedule()) for _ in range(3)] == [
+        ((), (0,), True),  # 0 to 5
+        ((0,), (0, 1, 2, 3), False),  # 6 to 8: the running slot is 1; if block 0 ends with an accepted token, its state is copied there
+        ((1, 2, 3), (0, 1, 2, 3), False),  # 9 to 11, or lower
     ]
     engine.process()
     engine.process(lambda entry: Outcome(0))  # settled: 7 tokens
-    engine.schedule()
-    assert list(entries(events))[-1] == ("r", (1, 2, 3), (1, 2, 3))
+    assert indices_of(engine.schedule()) == ((1, 2, 3), (1, 2, 3), False)
 
 
 @pytest.mark.parametrize("drafts", [0, 2])
@@ -191,7 +190,7 @@ def test_a_state_that_a_step_names_is_never_null(drafts: int) -> None:
                     (entry,) = step.entries
                     assert entry.indices is not None
                     table = engine.inspect("r").table[1]
-                    used = [*entry.indices[0][1], *entry.indices[1][1]]
+                    used = [*entry.indices.reads[1], *entry.indices.writes[1]]
                     assert all(table[index] for index in used), (accepted, depth, entry.start)
                     named += len(used)
                 else:
@@ -241,10 +240,10 @@ def test_a_state_computed_in_a_step_serves_no_hit_in_that_step() -> None:
     for name in ("r", "s"):
         engine.add_request(name, prompt, max_tokens=3)
     engine.schedule()
-    assert [entry[0] for entry in entries(events)] == ["r"]
+    assert [entry[0] for entry in recorded(events)] == ["r"]
     engine.schedule()
     assert [(event.request, event.computed) for event in events if isinstance(event, Computed)] == [("s", 8)]
-    assert list(entries(events))[-1][1] == (0,)  # s starts from the state of the hit
+    assert recorded(events)[-1] == ("s", ((0,),), ((1,),))  # s starts from the state of the hit
 
 
 # ---- hits ------------------------------------------------------------------------------------------------------------

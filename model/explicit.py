@@ -5,8 +5,10 @@ many slots as the trace has events, so the pipeline depth is not bounded by anyt
 schedules: a chunk of the prompt without drafts, or one token with its drafts. One table entry is followed, that of a block given by its
 first and last token, so one query covers every block size and every table index.
 
-What it leaves out: other requests (a hit finds only what this request computed), hits of the whole prompt (vLLM computes its last
-token again), chunks that compute outputs again after a preemption, loads. `tests/agreement` checks that it follows the reference.
+A block that a step lost may be given away: to the request's own next fresh entry, or, as the last event, to another request.
+
+What it leaves out: other requests before that (a hit finds only what this request computed), hits of the whole prompt (vLLM computes
+its last token again), chunks that compute outputs again after a preemption, loads. `tests/agreement` checks that it follows the reference.
 """
 
 from __future__ import annotations
@@ -52,16 +54,21 @@ class Move(IntEnum):
     PROCESS = 1
     PREEMPT = 2
     FINISH = 3
+    ANOTHER = 4  # another request takes one fresh block; nothing comes after it
 
 
 class Choice(NamedTuple):
-    """One event's choices; each move reads its own. `hit`: tokens found in the prefix cache, at the start of a generation only."""
+    """One event's choices; each move reads its own. `hit`: tokens found in the prefix cache, at the start of a generation only.
+
+    `slots`: tokens for which the table has blocks after a schedule that takes fresh ones.
+    """
 
     move: Int
     tokens: Int
     drafts: Int
     hit: Int
     rejected: Int
+    slots: Int = 0
 
 
 class Slot(NamedTuple):
@@ -71,6 +78,7 @@ class Slot(NamedTuple):
     generation: Int
     row_held: Bool  # its row has a block for the tracked token
     lost: Bool  # that block was released since
+    given_away: Bool  # and given to somebody else
 
 
 class Explicit(NamedTuple):
@@ -85,6 +93,9 @@ class Explicit(NamedTuple):
     finished: Bool
     generation: Int
     entry: Entry
+    slots: Int  # tokens for which the table has entries, null ones included
+    skipped: Int  # tokens below the lowest entry that holds a block
+    over: Bool
     queue: tuple[Slot, ...]
     judged: Bool  # the last event was a schedule or a process, which show the counters
     rolled_back: Bool  # the last event rolled tokens back
@@ -92,7 +103,10 @@ class Explicit(NamedTuple):
 
 @dataclass(frozen=True)
 class Setting:
-    """What is fixed: the kind, the discipline, the prompt, the tracked token and its block, whether a connector sees finished tables."""
+    """What is fixed: the kind, the discipline, the prompt, the tracked token and its block, whether a connector sees finished tables.
+
+    `drafts_max`: drafts a step at most. `block_size` is asked for by `held_bounded` alone, which counts blocks.
+    """
 
     kind: Kind
     discipline: Discipline
@@ -101,6 +115,20 @@ class Setting:
     token: IntTerm = field(default_factory=lambda: int_variable("token"))
     first: IntTerm = field(default_factory=lambda: int_variable("first"))
     last: IntTerm = field(default_factory=lambda: int_variable("last"))
+    drafts_max: IntTerm = field(default_factory=lambda: int_variable("drafts a step"))
+
+    @property
+    def block_size(self) -> IntTerm:
+        """Tokens a block."""
+        return self.last - self.first + 1
+
+    def frees(self, counters: Counters, basis: FreeBasis) -> BoolTerm:
+        """Whether a prune on the basis frees the tracked entry's block."""
+        return self.frees_block(self.first, self.last, counters, basis)
+
+    def frees_block(self, first: Int, last: Int, counters: Counters, basis: FreeBasis) -> BoolTerm:
+        """Whether it frees the block of the tokens `first` to `last`."""
+        return self.kind.frees_block(first, last, count.free_basis(counters, basis, self.drafts_max), self.discipline.rounding)
 
     def assumptions(self) -> dict[str, BoolTerm]:
         return {
@@ -109,7 +137,7 @@ class Setting:
         }
 
 
-_NO_SLOT = Slot(Step(False, False, 0, 0, 0, 0), 0, False, False)
+_NO_SLOT = Slot(Step(False, False, 0, 0, 0, 0), 0, False, False, False)
 
 
 def initial(slots: int) -> Explicit:

@@ -89,7 +89,7 @@ def _problem(refutation: Refutation, counterexample: Counterexample | None) -> s
 def _write(counterexample: Counterexample, replayed: Replayed | None, folder: Path) -> None:
     """The broken trace, and what the right discipline makes of the same decisions, for `settled check` to tell apart."""
     refutation = counterexample.refutation
-    name = f"{refutation.discipline.name}-{refutation.violates}"
+    name = refutation.name
     traces = {f"{name}.ndjson": counterexample.events}
     if replayed is not None:
         traces[f"{name}.right.ndjson"] = replayed.right_events
@@ -112,7 +112,7 @@ def print_outcome(console: Console, outcome: Outcome) -> None:
     shortest = counterexample.shortest
     console.print(
         f"  shortest: {shortest.length} events; every shorter length is unsatisfiable ({SCOPE}). "
-        f"Here window {shortest.window}, block size {shortest.block_size}, prompt {shortest.prompt} tokens."
+        f"Here window {_window(shortest)}, block size {shortest.block_size}, prompt {shortest.prompt} tokens."
     )
     console.print(draw(enumerate(counterexample.events, start=1), violation, width=console.width, signs=signs_for(console.encoding)))
     console.print(f"  {why(counterexample)}", markup=False)
@@ -157,7 +157,7 @@ def _print_summary(console: Console, outcomes: Sequence[Outcome], code: Exit) ->
     table = Table("discipline", "property", "events", "window", "block size", "replay", "s")
     for outcome in outcomes:
         shortest = outcome.counterexample.shortest if outcome.counterexample else None
-        numbers = (str(shortest.length), str(shortest.window), str(shortest.block_size)) if shortest else ("-", "-", "-")
+        numbers = (str(shortest.length), str(_window(shortest)), str(shortest.block_size)) if shortest else ("-", "-", "-")
         table.add_row(
             outcome.refutation.discipline.name, outcome.refutation.violates, *numbers, _replay_word(outcome), f"{outcome.seconds:.1f}"
         )
@@ -165,6 +165,11 @@ def _print_summary(console: Console, outcomes: Sequence[Outcome], code: Exit) ->
     console.print(table)
     total = sum(outcome.seconds for outcome in outcomes)
     console.print(f"{len(outcomes)} refutations, {total:.1f} s; exit code {int(code)}", markup=False)
+
+
+def _window(shortest: Shortest) -> int:
+    assert isinstance(shortest.kind, SlidingWindow)
+    return int(repr(shortest.kind.window))
 
 
 def _replay_word(outcome: Outcome) -> str:
@@ -186,7 +191,7 @@ def _as_dict(outcome: Outcome) -> dict[str, Any]:
         shortest = outcome.counterexample.shortest
         plain |= {
             "length": shortest.length,
-            "window": shortest.window,
+            "window": _window(shortest),
             "block_size": shortest.block_size,
             "prompt_tokens": shortest.prompt,
             "events": [json.loads(encode_event(event)) for event in outcome.counterexample.events],

@@ -14,7 +14,7 @@ from settled.model.algebra import BoolTerm, Int, IntTerm, as_int, both, int_vari
 from settled.model.explicit import Choice, Claim, Move, Setting, after, guard, initial, violated
 from settled.model.kinds import Kind, SlidingWindow
 from settled.model.search.solver import Z3, Status
-from settled.model.values import concrete, leaves, symbols
+from settled.model.values import concrete
 
 WINDOW = int_variable("window")
 # Tried in this order for the trace that is shown; 4 reads well, 2 is the least at which rounding matters.
@@ -58,9 +58,7 @@ def shortest_violation(setting: Setting, claim: Claim, *, length_max: int = 8) -
     for length in range(1, length_max + 1):
         choice = _symbolic_choice(length)
         formulas[f"event {length} can happen"] = guard(state, choice, setting)
-        following = after(state, choice, setting)
-        state = symbols(following, str(length))
-        formulas[f"state {length}"] = both(*(new == old for new, old in zip(leaves(state), leaves(following), strict=True)))
+        state = after(state, choice, setting)
         choices.append(choice)
         query = {**formulas, "violation": violated(state, setting, claim)}
         answer = solver.check(query)

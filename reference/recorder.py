@@ -12,11 +12,14 @@ from settled.model.events import (
     CacheEntry,
     Computed,
     Config,
+    Drop,
     End,
     Event,
     Evict,
     Finish,
     FinishReason,
+    Hold,
+    Move,
     Preempt,
     Process,
     ProcessedRequest,
@@ -55,7 +58,7 @@ class Recorder:
                 groups=config.groups,
                 num_lookahead_tokens=config.num_lookahead_tokens,
                 max_model_len=config.max_model_len,
-                records=("counters", "content"),
+                records=("counters", "content", "holds", "copies"),
             )
         )
 
@@ -93,6 +96,8 @@ class Recorder:
                 new_blocks=entry.new_blocks,
                 resumed=entry.resumed,
                 counters=entry.request.counters,
+                reads=entry.indices and entry.indices[0],
+                writes=entry.indices and entry.indices[1],
             )
             for entry in step.entries
         )
@@ -105,6 +110,9 @@ class Recorder:
 
     def allocate(self, request_id: str, group: int, first_index: int, blocks: tuple[int, ...]) -> None:
         self.emit(Allocate(request=request_id, group=group, first_index=first_index, blocks=blocks))
+
+    def move(self, request_id: str, group: int, from_index: int, to_index: int, block: int) -> None:
+        self.emit(Move(request=request_id, group=group, from_index=from_index, to_index=to_index, block=block))
 
     def touch(self, request_id: str, group: int, first_index: int, blocks: tuple[int, ...]) -> None:
         self.emit(Touch(request=request_id, group=group, first_index=first_index, blocks=blocks))
@@ -128,6 +136,12 @@ class Recorder:
                 freed=tuple(freed),
             )
         )
+
+    def hold(self, holder: str, blocks: Sequence[int]) -> None:
+        self.emit(Hold(holder=holder, kind="pin", blocks=tuple(blocks)))
+
+    def drop(self, holder: str, blocks: Sequence[int], freed: Sequence[int]) -> None:
+        self.emit(Drop(holder=holder, blocks=tuple(blocks), freed=tuple(freed)))
 
     def cache(self, entries: tuple[CacheEntry, ...]) -> None:
         self.emit(Cache(entries=entries))

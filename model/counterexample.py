@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from settled.model import counters as count
 from settled.model.algebra import IntTerm, Term, constant_value
+from settled.model.caps import admission_cap
 from settled.model.counters import Counters
 from settled.model.disciplines import Discipline, FreeBasis, PruneFence, Rounding
 from settled.model.events import (
@@ -35,7 +36,7 @@ from settled.model.events import (
     Touch,
 )
 from settled.model.explicit import Choice, Move
-from settled.model.kinds import SlidingWindow, admission_cap, ceil_div
+from settled.model.kinds import SlidingWindow, ceil_div
 from settled.model.properties import Property
 from settled.model.search.bounded import Shortest
 from settled.model.specs import SlidingWindowSpec
@@ -196,9 +197,7 @@ class _Narrator:
         block = self.free.popleft()
         yield Add(request=ANOTHER, prompt_tokens=1)
         yield Allocate(request=ANOTHER, group=0, first_index=0, blocks=(block,))
-        entry = ScheduledRequest(
-            request=ANOTHER, start=0, tokens=1, drafts=0, new_blocks=((block,),), resumed=False, counters=(1, 1, 0)
-        )
+        entry = ScheduledRequest(request=ANOTHER, start=0, tokens=1, drafts=0, new_blocks=((block,),), resumed=False, counters=(1, 1, 0))
         yield Schedule(step=self.steps, requests=(entry,))
 
     # ---- release -----------------------------------------------------------------------------------------------------
@@ -273,7 +272,7 @@ def _depth(choices: Sequence[Choice]) -> int:
     """How many steps are unprocessed at a time, at most; at least 1."""
     unprocessed, depth = 0, 1
     for choice in choices:
-        unprocessed += {Move.SCHEDULE: 1, Move.ANOTHER: 1, Move.PROCESS: -1}.get(Move(int(choice.move)), 0)
+        unprocessed += {Move.SCHEDULE: 1, Move.ANOTHER: 1, Move.PROCESS: -1}.get(Move(_number(choice.move)), 0)
         depth = max(depth, unprocessed)
     return depth
 

@@ -65,7 +65,7 @@ def shortest_violation(setting: Setting, claim: Claim, *, length_max: int = 8) -
         if answer.status is Status.UNKNOWN:
             raise UndecidedError(f"{claim.prop} under {setting.discipline.name}: no answer at length {length}: {answer.reason}")
         if answer.status is Status.SAT:
-            moves = [as_int(choice.move) == concrete(choice, answer.values).move for choice in choices]
+            moves = [move == int(answer.values[move.args[0]]) for move in (as_int(choice.move) for choice in choices)]
             return _readable(solver, {**query, "the same moves": both(*moves)}, setting, claim, choices, began)
     return None
 

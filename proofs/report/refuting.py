@@ -17,7 +17,8 @@ from rich.table import Table
 from settled.model.counters import Counters, settled
 from settled.model.events import Process, Release, Schedule
 from settled.model.explicit import SCOPE
-from settled.model.search.bounded import UndecidedError
+from settled.model.kinds import SlidingWindow
+from settled.model.search.bounded import Shortest, UndecidedError
 from settled.model.trace_io import encode_event, write_trace
 from settled.proofs.refutations import Counterexample, Refutation, Replayed, run_on_reference, search
 from settled.proofs.report.console import make_console
@@ -157,7 +158,7 @@ def _print_summary(console: Console, outcomes: Sequence[Outcome], code: Exit) ->
     table = Table("discipline", "property", "events", "window", "block size", "replay", "s")
     for outcome in outcomes:
         shortest = outcome.counterexample.shortest if outcome.counterexample else None
-        numbers = (str(shortest.length), str(_window(shortest)), str(shortest.block_size)) if shortest else ("-", "-", "-")
+        numbers = (str(shortest.length), _window(shortest), str(shortest.block_size)) if shortest else ("-", "-", "-")
         table.add_row(
             outcome.refutation.discipline.name, outcome.refutation.violates, *numbers, _replay_word(outcome), f"{outcome.seconds:.1f}"
         )
@@ -167,9 +168,9 @@ def _print_summary(console: Console, outcomes: Sequence[Outcome], code: Exit) ->
     console.print(f"{len(outcomes)} refutations, {total:.1f} s; exit code {int(code)}", markup=False)
 
 
-def _window(shortest: Shortest) -> int:
-    assert isinstance(shortest.kind, SlidingWindow)
-    return int(repr(shortest.kind.window))
+def _window(shortest: Shortest) -> str:
+    """The window of a kind that has one, in tokens."""
+    return repr(shortest.kind.window) if isinstance(shortest.kind, SlidingWindow) else "-"
 
 
 def _replay_word(outcome: Outcome) -> str:
@@ -191,7 +192,7 @@ def _as_dict(outcome: Outcome) -> dict[str, Any]:
         shortest = outcome.counterexample.shortest
         plain |= {
             "length": shortest.length,
-            "window": _window(shortest),
+            "window": shortest.kind.window if isinstance(shortest.kind, SlidingWindow) else None,
             "block_size": shortest.block_size,
             "prompt_tokens": shortest.prompt,
             "events": [json.loads(encode_event(event)) for event in outcome.counterexample.events],

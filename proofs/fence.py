@@ -175,7 +175,7 @@ PRUNE_FENCED = Theorem(
     ),
     assumptions=(
         "what T3 assumes",
-        "rollback_resident's is a read of an entry that a prune nulled before the step was scheduled, if only a rollback made it needed again",
+        "a read of an entry that was null when the step was scheduled is rollback_resident's, if only a rollback made it needed",
     ),
     parts=(
         Part("pool fence, any mask", POOL_FENCE, partial(kept, GENERIC)),

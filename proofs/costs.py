@@ -140,29 +140,35 @@ class Meter:
     def _release(self, event: ev.Release) -> None:
         for index, block in zip(event.indices, event.blocks, strict=True):
             entry = (event.request, event.group, index, block)
-            if entry in self._ended and (event.cause not in _PRUNES or entry not in self._tables.get(event.request, ())):
-                self._end(entry, is_free=block in event.freed)
-            elif self._pinned[block]:
+            is_free, is_prune = block in event.freed, event.cause in _PRUNES
+            if is_prune and self._pinned[block]:
                 self._pinned[block] -= 1
                 self._aside.setdefault(block, []).append(entry)  # followed on, as if it stood in the table
-            else:
-                self._back(entry, is_free=block in event.freed)
+            elif is_prune:
+                self._back(entry, is_free=is_free)
+            elif entry in self._ended and is_free:
+                self.cost.given_up += 1
+                self.cost.given_up_wait += self.cost.steps - self._ended_since(entry)
+            elif entry in self._ended:
+                self._ended_since(entry)
         self._out.difference_update(event.freed)
 
-    def _end(self, entry: _Entry, *, is_free: bool) -> None:
-        """A block of a whole table is given up."""
+    def _ended_since(self, entry: _Entry) -> int:
+        """Takes note that one of the entries of that place in ended tables is gone; since when nothing needed it."""
         times = self._ended[entry]
         since = times.popleft()
         if not times:
             del self._ended[entry]
-        if is_free:
-            self.cost.given_up += 1
-            self.cost.given_up_wait += self.cost.steps - since
+        return since
 
     def _back(self, entry: _Entry, *, is_free: bool) -> None:
         """A pruned block is back in the pool, unless somebody else holds it too."""
-        self._tables.get(entry[0], set()).discard(entry)
-        since = self._since.pop(entry, None)
+        table = self._tables.get(entry[0], set())
+        if entry in table or entry not in self._ended:
+            table.discard(entry)
+            since = self._since.pop(entry, None)
+        else:
+            since = self._ended_since(entry)
         if is_free:
             self.cost.pruned += 1
             self.cost.early += since is None

@@ -33,7 +33,7 @@ from settled.reference.workload import random_workload, run_workload
 
 COMPARED = (RIGHT, VLLM, OPTIMISTIC, POOL_FENCE, CALLBACK, NO_FENCE, PREEMPT_FENCED, CAP_WITHOUT_IN_FLIGHT)
 KINDS = ("sliding_window", "full")
-SEEDS = tuple(range(40))
+SEEDS = tuple(range(24))
 STEPS = 150
 
 _PRUNES = ("window", "connector_finish")

@@ -102,9 +102,7 @@ def _write(counterexample: Counterexample, replayed: Replayed | None, folder: Pa
 def print_outcome(console: Console, outcome: Outcome) -> None:
     """The picture of one refutation, why, and what its replay came to."""
     refutation = outcome.refutation
-    console.print(
-        f"\n[bold]{refutation.discipline.name}[/] ({escape(refutation.discipline.summary)}) violates [bold]{refutation.violates}[/]"
-    )
+    console.print(f"\n[bold]{refutation.discipline.name}[/] ({escape(refutation.discipline.summary)}) violates [bold]{refutation.what}[/]")
     if outcome.problem or outcome.counterexample is None:
         console.print(f"  [bold yellow]unknown[/] {escape(outcome.problem)}")
         return
@@ -160,7 +158,7 @@ def _print_summary(console: Console, outcomes: Sequence[Outcome], code: Exit) ->
         shortest = outcome.counterexample.shortest if outcome.counterexample else None
         numbers = (str(shortest.length), _window(shortest), str(shortest.block_size)) if shortest else ("-", "-", "-")
         table.add_row(
-            outcome.refutation.discipline.name, outcome.refutation.violates, *numbers, _replay_word(outcome), f"{outcome.seconds:.1f}"
+            outcome.refutation.discipline.name, outcome.refutation.what, *numbers, _replay_word(outcome), f"{outcome.seconds:.1f}"
         )
     console.print()
     console.print(table)
@@ -185,6 +183,8 @@ def _as_dict(outcome: Outcome) -> dict[str, Any]:
     plain: dict[str, Any] = {
         "discipline": outcome.refutation.discipline.name,
         "property": outcome.refutation.violates,
+        "contract": outcome.refutation.claim.contract,
+        "in_flight": outcome.refutation.claim.in_flight,
         "problem": outcome.problem,
         "seconds": round(outcome.seconds, 3),
     }

@@ -24,8 +24,16 @@ from settled.model.algebra import (
     negate,
     predicate,
 )
-from settled.model.disciplines import Rounding
-from settled.model.specs import FullAttentionSpec, KVCacheSpec, SlidingWindowSpec
+from settled.model.disciplines import Discipline, FreeBasis, Rounding
+from settled.model.specs import (
+    ChunkedLocalAttentionSpec,
+    FullAttentionSpec,
+    KVCacheSpec,
+    MambaSpec,
+    RSWASpec,
+    SinkWindowSpec,
+    SlidingWindowSpec,
+)
 
 
 class Axiom(NamedTuple):
@@ -68,6 +76,10 @@ class Kind(ABC):
         """
         edge = last if rounding is Rounding.FLOOR else first
         return as_int(edge) < self.skipped_tokens(basis)
+
+    def prune_basis(self, discipline: Discipline) -> FreeBasis:
+        """The count on which a prune of this kind relies under a discipline."""
+        return discipline.free_basis
 
     # ---- a step, whose queries are start to start + tokens - 1; its own tokens' slots exist when it is scheduled ------
 
@@ -231,6 +243,9 @@ class MambaAlign(Kind):
         """States have no lookahead: draft models have no such layers."""
         return as_int(token) == as_int(start) + tokens - 1
 
+    def prune_basis(self, discipline: Discipline) -> FreeBasis:
+        return discipline.state_basis or discipline.free_basis
+
     def takes_block(self, first: Int, last: Int, start: Int, end: Int) -> BoolTerm:
         """The block of the last position alone."""
         return in_block(as_int(end) - 1, first, last)
@@ -259,6 +274,9 @@ class MambaNone(Kind):
 
     def step_writes(self, start: Int, tokens: Int, token: Int, lookahead: Int) -> BoolTerm:
         return self.reads(start, token)
+
+    def prune_basis(self, discipline: Discipline) -> FreeBasis:
+        return discipline.state_basis or discipline.free_basis
 
     def takes_block(self, first: Int, last: Int, start: Int, end: Int) -> BoolTerm:
         return self.reads(start, first)
@@ -314,13 +332,28 @@ def chunks_of(chunk: Int, position: Int, start: IntTerm, another: IntTerm) -> Bo
     )
 
 
-def kind_of(spec: KVCacheSpec) -> Kind | None:
-    """The kind of a KV cache group; None for a kind that is not modelled yet."""
+def kind_of(spec: KVCacheSpec, prompt: Int | None = None) -> Kind | None:
+    """The kind of a KV cache group; None for a kind that is not modelled: cross attention, Mamba's mode `all`, what only a name describes.
+
+    `prompt`: the request's prompt, in tokens, on which R-SWA depends. Raises ValueError where it is needed and not given.
+    """
     match spec:
         case FullAttentionSpec():
             return FullAttention()
         case SlidingWindowSpec():
             return SlidingWindow(spec.window, spec.extra_retained)
+        case ChunkedLocalAttentionSpec():
+            return ChunkedLocal(spec.chunk)
+        case SinkWindowSpec():
+            return SinkWindow(spec.sink, spec.window)
+        case RSWASpec():
+            if prompt is None:
+                raise ValueError("the mask of R-SWA depends on the request: expected its prompt, in tokens")
+            return RSWA(spec.window, prompt)
+        case MambaSpec(mode="align"):
+            return MambaAlign()
+        case MambaSpec(mode="none"):
+            return MambaNone(1 + spec.num_speculative_blocks, spec.block_size)
         case _:
             return None
 

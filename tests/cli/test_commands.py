@@ -69,7 +69,7 @@ def test_a_theorem_named_twice_is_decided_once() -> None:
     assert [row["theorem"] for row in twice["rows"]] == [row["theorem"] for row in once["rows"]]
 
 
-@pytest.mark.parametrize("key", ["T5", "found"])
+@pytest.mark.parametrize("key", ["T5", "T8", "found"])
 def test_exported_queries_are_what_was_decided_and_are_decided_as_their_comments_say(key: str, tmp_path: Path) -> None:
     result = run("prove", key, "--export", tmp_path, "--json")
     assert result.exit_code == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from settled.model.events import (
     NULL_BLOCK,
+    After,
     Allocate,
     Cache,
     Copy,
@@ -28,11 +29,10 @@ def allocate(live: Live, line: int, event: Allocate) -> None:
     """Fresh blocks enter a table; a step that is still watched on one of them loses it."""
     request = _placed(live, event)
     group, blocks, ledger = event.group, event.blocks, live.ledger
-    table = request.begin_table(group)
-    if live.hides_moves:
+    table = request.begin_table(group) if request.tables[group].is_over else request.tables[group]
+    if live.moves_group[group]:
         _infer_moves(request, group, event.first_index, event.first_index + len(blocks))
     table.has_fresh = True
-    waits_for = live.waits_for(event.after) if event.after else -1
     watches = live.residency.watches
     for index, block in enumerate(blocks, start=event.first_index):
         ledger.allocate(request, group, index, block, line)
@@ -41,12 +41,20 @@ def allocate(live: Live, line: int, event: Allocate) -> None:
         former = table.put(index, block)
         if former != NULL_BLOCK:
             ledger.replaced(request, group, index, former, line)
-        if waits_for >= 0:
-            live.waits[block] = waits_for
-        elif live.waits:
-            live.waits.pop(block, None)
+    if event.after or live.waits:
+        _note_waits(live, blocks, event.after)
     if live.bounds.checked:
         live.bounds.grew(request, group, line)
+
+
+def _note_waits(live: Live, blocks: tuple[int, ...], after: tuple[After, ...] | None) -> None:
+    """What the device waits for before it uses fresh blocks, until they are given out again."""
+    waits_for = live.waits_for(after)
+    for block in blocks:
+        if waits_for >= 0:
+            live.waits[block] = waits_for
+        else:
+            live.waits.pop(block, None)
 
 
 def _infer_moves(request: Request, group: int, first_index: int, required: int) -> None:
@@ -83,7 +91,8 @@ def _placed(live: Live, event: Allocate | Touch) -> Request:
         raise BadEventError(f"first_index {event.first_index} is out of range: expected at least 0")
     if event.blocks:
         live.findings.saw_blocks = True
-    return live.active_request(event.request)
+    request = live.requests.get(event.request)
+    return live.active_request(event.request) if request is None or request.finished else request
 
 
 def release(live: Live, line: int, event: Release) -> None:
@@ -116,7 +125,7 @@ def _release_all(live: Live, line: int, request: Request, event: Release) -> lis
     group, indices = event.group, event.indices
     table, is_deferred = request.tables[group], event.cause == "deferred"
     note = Note(request.name, line, event.cause, request.computed)
-    held, moved, watches = table.blocks, table.moved, live.residency.watches
+    held, moved, watches, references = table.blocks, table.moved, live.residency.watches, live.ledger.references
     users: list[Entry] = []
     if request.unprocessed and indices:
         # What moved is seen at other indices than these.
@@ -134,11 +143,13 @@ def _release_all(live: Live, line: int, request: Request, event: Release) -> lis
         seen = (index, *(moved.pop(block) - {index})) if block in moved else (index,)
         if users:
             live.residency.released(users, group, seen, block, note)
-        if live.ledger.give_up(block):
-            if block in watches:
-                live.residency.lost(block, Loss.FREED, line)
-            freed.append(block)
-        # Otherwise, who shares it with the request's steps was told when they began to share.
+        if references[block] == 1:
+            references[block] = 0
+        elif not live.ledger.give_up(block):
+            continue  # who shares it with the request's steps was told when they began to share
+        if block in watches:
+            live.residency.lost(block, Loss.FREED, line)
+        freed.append(block)
     return freed
 
 

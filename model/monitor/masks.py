@@ -72,11 +72,11 @@ class Mask(ABC):
     is_skipped: Callable[[int, int], bool]  # (index, basis): whether a prune on `basis` frees the block, the kind's published claim
 
     @abstractmethod
-    def needs(self, entry: Entry, group: int, index: int, lookahead: int, *, written: bool) -> bool | None:
+    def needs(self, entry: Entry, group: int, index: int, lookahead: int, written: bool) -> bool | None:
         """Whether a step reads the block at an index, or writes it; None while outputs still to come may decide it."""
 
     @abstractmethod
-    def needs_now(self, entry: Entry, group: int, index: int, lookahead: int, *, written: bool) -> bool:
+    def needs_now(self, entry: Entry, group: int, index: int, lookahead: int, written: bool) -> bool:
         """The same, if nothing more were rejected."""
 
     @abstractmethod
@@ -96,8 +96,8 @@ class Mask(ABC):
         """The first and the last position that a step may write in the block at an index; None if it writes none."""
 
     @abstractmethod
-    def needed(self, entry: Entry, group: int, index: int, lookahead: int, *, written: bool) -> tuple[int, int]:
-        """The positions of the block at an index that a step reads, or writes: first and last, both included."""
+    def needed(self, start: int, tokens: int, index: int, lookahead: int, written: bool) -> tuple[int, int]:
+        """The positions of the block at an index that a step from `start` on reads, or writes: first and last, both included."""
 
     @abstractmethod
     def absent(self, entry: Entry, group: int) -> Iterable[int]:
@@ -153,19 +153,19 @@ class TokenMask(Mask):
         if shape is Shape.ENDS:
             self.kept = bisect_left(range(INDEX_MAX), True, key=lambda index: self.is_skipped(index, INDEX_MAX * block_size))
 
-    def needs(self, entry: Entry, group: int, index: int, lookahead: int, *, written: bool) -> bool | None:
+    def needs(self, entry: Entry, group: int, index: int, lookahead: int, written: bool) -> bool | None:
         """Let s be the start now, s' <= s where it may end. Before s' + tokens, whatever the step reads from s it also reads from s',
         by the shrinking of needed-sets or as a token of its own. Above, nothing is certain: what it would have written from s it may
         not touch at all from s'."""
         start, tokens, rejectable = entry.start, entry.tokens, entry.rejectable
         if not rejectable:
-            return self.needs_now(entry, group, index, lookahead, written=written)
+            return self.writes_index(start, tokens + lookahead, index) if written else self.reads_index(start, tokens, index)
         uses = self.writes_index if written else self.reads_index
         if uses(start, tokens - rejectable, index):
             return True
         return None if uses(start - rejectable, tokens + rejectable + (lookahead if written else 0), index) else False
 
-    def needs_now(self, entry: Entry, group: int, index: int, lookahead: int, *, written: bool) -> bool:
+    def needs_now(self, entry: Entry, group: int, index: int, lookahead: int, written: bool) -> bool:
         if written:
             return self.writes_index(entry.start, entry.tokens + lookahead, index)
         return self.reads_index(entry.start, entry.tokens, index)
@@ -192,10 +192,8 @@ class TokenMask(Mask):
         start, tokens = entry.start - rejectable, entry.tokens + rejectable + lookahead
         return self.written_tokens(start, tokens, index) if self.writes_index(start, tokens, index) else None
 
-    def needed(self, entry: Entry, group: int, index: int, lookahead: int, *, written: bool) -> tuple[int, int]:
-        if written:
-            return self.written_tokens(entry.start, entry.tokens + lookahead, index)
-        return self.read_tokens(entry.start, entry.tokens, index)
+    def needed(self, start: int, tokens: int, index: int, lookahead: int, written: bool) -> tuple[int, int]:
+        return self.written_tokens(start, tokens + lookahead, index) if written else self.read_tokens(start, tokens, index)
 
     def needed_next(self, computed: int, index: int) -> tuple[int, int]:
         return self.read_tokens(computed, 0, index)

@@ -13,7 +13,7 @@ from settled.model.monitor.state import Entry, Request
 def schedule(live: Live, line: int, event: Schedule) -> None:
     """A step is dispatched. Before it, each request has pruned; from here on it reads through its rows as they stand."""
     _check_step(live, event)
-    residency, counts, bounds, ledger = live.residency, live.counts, live.bounds, live.ledger
+    residency, counts, bounds, ledger, requests = live.residency, live.counts, live.bounds, live.ledger, live.requests
     if residency.rollbacks:
         residency.no_finish_followed()
     if live.transfers:
@@ -24,14 +24,16 @@ def schedule(live: Live, line: int, event: Schedule) -> None:
     if event.requests:
         live.findings.saw_steps = True
     for scheduled in event.requests:
-        request = live.request(scheduled.request)
+        request = requests.get(scheduled.request) or live.request(scheduled.request)
         _check_scheduled(live, scheduled, request)
         if scheduled.start != request.computed:
             counts.before_schedule(request, scheduled.start, line, event.step)
         if bounds.checked:
             bounds.pruned(request, line)
         entry = _dispatch(record, request, scheduled)
-        counts.scheduled(request, scheduled.tokens)
+        request.computed, request.in_flight, request.stale = masks.counters_after_schedule(
+            request.computed, request.in_flight, request.stale, scheduled.tokens
+        )
         if scheduled.counters is not None:
             counts.compare(request, scheduled.counters, line, event.step)
         residency.scheduled(entry, line)
@@ -55,24 +57,24 @@ def _check_step(live: Live, event: Schedule) -> None:
 
 
 def _check_scheduled(live: Live, scheduled: ScheduledRequest, request: Request) -> None:
-    if len(scheduled.new_blocks) != len(live.modelled):
-        raise BadEventError(f"new_blocks has {len(scheduled.new_blocks)} lists: expected one a group, {len(live.modelled)}")
-    for blocks in scheduled.new_blocks:
+    start, tokens, drafts, new_blocks = scheduled.start, scheduled.tokens, scheduled.drafts, scheduled.new_blocks
+    groups, drafts_max = len(live.modelled), live.config.num_draft_tokens
+    if len(new_blocks) != groups:
+        raise BadEventError(f"new_blocks has {len(new_blocks)} lists: expected one a group, {groups}")
+    for blocks in new_blocks:
         if blocks:
             live.check_blocks(blocks)
-    for name, indices in (("reads", scheduled.reads), ("writes", scheduled.writes)):
-        if indices is not None and len(indices) != len(live.modelled):
-            raise BadEventError(f"{name} has {len(indices)} lists: expected one a group, {len(live.modelled)}")
+    if scheduled.reads is not None or scheduled.writes is not None:
+        for name, indices in (("reads", scheduled.reads), ("writes", scheduled.writes)):
+            if indices is not None and len(indices) != groups:
+                raise BadEventError(f"{name} has {len(indices)} lists: expected one a group, {groups}")
     if request.finished:
         raise BadEventError(f"request {request.name!r} is finished: expected no further step of it")
-    if scheduled.drafts > live.config.num_draft_tokens:
+    if drafts > drafts_max:
+        raise BadEventError(f"request {request.name!r} has {drafts} drafts: expected at most {drafts_max} (num_draft_tokens)")
+    if start < 0 or tokens < 1 or not 0 <= drafts <= tokens:
         raise BadEventError(
-            f"request {request.name!r} has {scheduled.drafts} drafts: expected at most {live.config.num_draft_tokens} (num_draft_tokens)"
-        )
-    if scheduled.start < 0 or scheduled.tokens < 1 or not 0 <= scheduled.drafts <= scheduled.tokens:
-        raise BadEventError(
-            f"request {request.name!r}: expected start >= 0, tokens >= 1 and 0 <= drafts <= tokens, "
-            f"found {scheduled.start}, {scheduled.tokens}, {scheduled.drafts}"
+            f"request {request.name!r}: expected start >= 0, tokens >= 1 and 0 <= drafts <= tokens, found {start}, {tokens}, {drafts}"
         )
 
 
@@ -128,7 +130,9 @@ def process(live: Live, line: int, event: Process) -> None:
             settle(entry)
         entry.previous = None
         request.unprocessed.popleft()
-        counts.processed(request, entry.tokens, rejected)
+        request.computed, request.in_flight, request.stale = masks.counters_after_process(
+            request.computed, request.in_flight, request.stale, entry.tokens, rejected
+        )
         if drafts:
             _take_back(live, line, entry, rejected)
         if output.counters is not None:

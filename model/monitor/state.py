@@ -127,7 +127,6 @@ class Table:
         """The worker's row starts over; steps in flight keep the old one."""
         self.row = list(new_blocks)
         self.doubt_from = self.sound_from = 0
-        self.clear_from = FAR
         self._doubt_what_differs(0, max(len(self.row), len(self.blocks)))
 
     def _doubt(self, begin: int, end: int) -> None:

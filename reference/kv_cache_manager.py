@@ -46,7 +46,7 @@ def free_basis_tokens(basis: FreeBasis, computed: int, in_flight: int, stale: in
 
 def _copier(request: Request, group: int) -> str:
     """Who holds the source of a copy-on-write, in the trace."""
-    return f"copy for {request.request_id}, generation {request.num_preemptions}, group {group}"
+    return f"copy for {request.request_id}, generation {request.generation}, group {group}"
 
 
 class KVCacheManager:
@@ -78,7 +78,7 @@ class KVCacheManager:
             manager.zeroes_fresh_blocks = config.zeroes(spec)
         keeps_all = [manager for manager in self.managers if type(manager) is FullAttentionManager]
         has_part = any(manager.hashes_per_block > 1 for manager in self.managers)
-        wanted = config.hash_block_size is not None and has_part and len(keeps_all) == len(self.managers)
+        wanted = config.hash_block_size is not None and has_part and not config.connector and len(keeps_all) == len(self.managers)
         self.partial_hits = tuple(keeps_all) if wanted else ()
         self.watermark_blocks = int(config.watermark * config.num_blocks)
         self.hit_alignment = lcm(*(manager.block_size for manager in self.managers))
@@ -150,27 +150,34 @@ class KVCacheManager:
         num_new_tokens: int,
         *,
         hit: CacheHit | None = None,
+        num_external_tokens: int = 0,
         num_lookahead_tokens: int = 0,
+        delay_cache_blocks: bool = False,
         full_sequence_must_fit: bool = False,
         keep_watermark: bool = False,
     ) -> PerGroup | None:
         """Gives the request slots for `num_new_tokens` more tokens; per group the ids of new table entries, or None if the pool has
-        too few blocks. `hit` is a cached prefix that a request without blocks starts from; it must be able to finish its prefill if
-        `full_sequence_must_fit`, and leaves the watermark's blocks free if `keep_watermark`.
+        too few blocks. `hit` is a cached prefix that a request without blocks starts from; `num_external_tokens`, which a load brings,
+        follow. Such a request must be able to finish its prefill if `full_sequence_must_fit`, and leaves the watermark's blocks free if
+        `keep_watermark`.
 
         Prune first: it may free what is needed, and it is right even if the allocation then fails. Then take in the hit
         of every group before the first fresh block, for a fresh block may be a hit block of another group that was free.
+        With `delay_cache_blocks` nothing gets a hash: what a load should bring may turn out not to be there.
         """
-        assert num_new_tokens >= 1
-        num_tokens = request.num_computed_tokens + num_new_tokens + (0 if hit is None else hit.num_tokens)
+        assert num_new_tokens + num_external_tokens >= 1
+        num_adopted = (0 if hit is None else hit.num_tokens) + num_external_tokens
+        num_tokens = request.num_computed_tokens + num_new_tokens + num_adopted
         num_slots = min(num_tokens + num_lookahead_tokens, self.max_model_len)
-        first_indices = self._first_indices(num_tokens - 1)
+        # The next query is the last known token at the latest: it is computed again if all of them are loaded.
+        next_query = min(request.num_computed_tokens + num_adopted, request.num_tokens - 1)
+        first_indices = self._first_indices(next_query if num_external_tokens else 0, num_tokens - 1)
         if hit is None:
             self.remove_skipped_blocks(request, "window")
             needed = self._num_blocks_to_allocate(request, num_slots, num_tokens, first_indices)
             if needed > self.block_pool.get_num_free_blocks():
                 return None
-        elif not self._adopt(request, hit, num_slots, num_tokens, first_indices, full_sequence_must_fit, keep_watermark):
+        elif not self._adopt(request, hit, next_query, num_slots, num_tokens, first_indices, full_sequence_must_fit, keep_watermark):
             return None
         new_blocks = tuple(
             [
@@ -180,23 +187,29 @@ class KVCacheManager:
         )
         if hit is not None and hit.tails:
             self._copy_tails(request, hit)
-        # Drafts and tokens still to be sampled are not known: no hash can stand for them.
-        self.cache_blocks(request, min(num_tokens, request.num_tokens))
+        if num_external_tokens and self.block_pool.to_zero:
+            self._leave_to_load(request, num_tokens - num_new_tokens)
+        if not delay_cache_blocks:
+            # Drafts and tokens still to be sampled are not known: no hash can stand for them.
+            self.cache_blocks(request, min(num_tokens, request.num_tokens))
         return new_blocks
 
     def _adopt(
         self,
         request: Request,
         hit: CacheHit,
+        next_query: int,
         num_slots: int,
         num_tokens: int,
         first_indices: tuple[int, ...],
         full_sequence_must_fit: bool,
         keep_watermark: bool,
     ) -> bool:
-        """Puts the hit into the tables of a request that has none, if the pool can hold it and what the step adds."""
+        """Puts what `next_query` and later ones need of the hit into the tables of a request that has none, if the pool can hold it and
+        what the step adds.
+        """
         kept = [
-            manager.kept_of_hit(blocks, hit.num_tokens, request.num_prompt_tokens)
+            manager.kept_of_hit(blocks, next_query, request.num_prompt_tokens)
             for manager, blocks in zip(self.managers, hit.blocks, strict=True)
         ]
         tails_free = count_free([tail for tail in hit.tails if tail is not None])
@@ -226,6 +239,13 @@ class KVCacheManager:
                 target = manager.req_to_blocks[request.request_id][hit.num_tokens // manager.block_size]
                 self.preparation.copy(_copier(request, manager.group), manager.group, tail, target)
 
+    def _leave_to_load(self, request: Request, num_loaded_tokens: int) -> None:
+        """A load writes these blocks, perhaps at the same time: they are not zeroed."""
+        for manager in self.managers:
+            table = manager.req_to_blocks[request.request_id][: cdiv(num_loaded_tokens, manager.block_size)]
+            loaded = {block.block_id for block in table}
+            self.block_pool.to_zero[:] = [block_id for block_id in self.block_pool.to_zero if block_id not in loaded]
+
     def remove_skipped_blocks(self, request: Request, cause: ReleaseCause) -> None:
         """Prunes the request's tables up to what the discipline's basis takes for granted."""
         computed, in_flight, stale = request.counters
@@ -240,13 +260,18 @@ class KVCacheManager:
             return 0
         return self.num_steps_scheduled if self.discipline.prune_fence is PruneFence.POOL else request.last_step_sequence
 
-    def _first_indices(self, last_query: int) -> tuple[int, ...]:
-        """Per group the first new table entry that gets a block. All do, unless the discipline looks at the last query alone."""
-        if not self.discipline.nulls_at_allocation:
+    def _first_indices(self, after_load: int, last_query: int) -> tuple[int, ...]:
+        """Per group the first new table entry that gets a block. All do, but what no query from `after_load` on reads is not loaded,
+        and a discipline may look at the last query of the step alone.
+        """
+        query = last_query if self.discipline.nulls_at_allocation else after_load
+        if query <= 0:
             return self.no_nulls
         return tuple(
-            manager.get_num_skipped_tokens(last_query) // manager.block_size if has_window else 0
-            for manager, has_window in zip(self.managers, self.has_window, strict=True)
+            [
+                manager.to_blocks(manager.get_num_skipped_tokens(query)) if has_window else 0
+                for manager, has_window in zip(self.managers, self.has_window, strict=True)
+            ]
         )
 
     def _num_blocks_to_allocate(self, request: Request, num_slots: int, num_tokens: int, first_indices: tuple[int, ...]) -> int:
@@ -256,6 +281,10 @@ class KVCacheManager:
                 for manager, first_index in zip(self.managers, first_indices, strict=True)
             ]
         )
+
+    def can_go_back_to(self, request_id: str, num_computed_tokens: int) -> bool:
+        """Whether the request can compute on from there with the blocks that it has."""
+        return all(manager.can_go_back_to(request_id, num_computed_tokens) for manager in self.managers)
 
     # ---- states ------------------------------------------------------------------------------------------------------
 

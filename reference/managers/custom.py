@@ -20,7 +20,7 @@ class CustomManager(FullAttentionManager):
     def is_skipped(self, index: int, num_computed_tokens: int) -> bool:
         """Whether the query at `num_computed_tokens` reads no token of a past block; with rounding up, not its first one."""
         first = index * self.block_size
-        tokens = range(first, first + (1 if self.rounding is Rounding.CEIL else self.block_size))
+        tokens = range(first, first + self.block_size - self.rounding_tokens)
         return all(token < num_computed_tokens and not self.reads(num_computed_tokens, token) for token in tokens)
 
     def remove_skipped_blocks(self, request_id: str, num_computed_tokens: int, num_prompt_tokens: int, cause: ReleaseCause) -> None:

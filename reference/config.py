@@ -33,10 +33,10 @@ class EngineConfig:
     an asynchronous load waits on the device for the steps in flight when it starts.
 
     `hash_block_size`: tokens that one hash of the prefix cache covers, a divisor of every block size (None: the greatest). If it is
-    given and smaller than a block, all groups are full attention and there is no connector, a hit may end within a block, which is then
-    copied. `zero_fresh_blocks`: fresh blocks are zeroed before a step uses them (None: those of keys, if a group of states shares the
-    pool, for bytes of a state may read as NaN). `watermark`: the part of the pool that stays free when a request is admitted beside
-    running ones. Raises ConfigError.
+    given and smaller than a block, and all groups are full attention, a hit may end within a block, which is then copied.
+    `zero_fresh_blocks`: fresh blocks are zeroed before a step uses them (None: those of keys, if a group of states shares the pool, for
+    bytes of a state may read as NaN). `watermark`: the part of the pool that stays free when a request is admitted beside running ones.
+    Raises ConfigError.
     """
 
     groups: tuple[KVCacheSpec, ...]
@@ -77,15 +77,15 @@ class EngineConfig:
         for name, minimum in at_least.items():
             if getattr(self, name) < minimum:
                 raise ConfigError(f"{name} must be at least {minimum}, not {getattr(self, name)}")
-        if self.hash_block_size is not None and any(spec.block_size % self.hash_block_size for spec in self.cached_groups):
-            raise ConfigError(f"hash_block_size: {self.hash_block_size} does not divide every block size")
-        if not 0 <= self.watermark < 1:
-            raise ConfigError(f"watermark must be at least 0 and below 1, not {self.watermark}")
         if not self.enable_chunked_prefill and self.max_num_batched_tokens < self.max_model_len:
             raise ConfigError(
                 f"max_num_batched_tokens is {self.max_num_batched_tokens}: a prefill of up to {self.max_model_len} tokens must fit into a "
                 "step without enable_chunked_prefill"
             )
+        if self.hash_block_size is not None and any(spec.block_size % self.hash_block_size for spec in self.cached_groups):
+            raise ConfigError(f"hash_block_size: {self.hash_block_size} does not divide every block size")
+        if not 0 <= self.watermark < 1:
+            raise ConfigError(f"watermark must be at least 0 and below 1, not {self.watermark}")
         for index, spec in enumerate(self.groups):
             problem = self._problem_with(spec)
             if problem is not None:

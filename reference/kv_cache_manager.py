@@ -81,7 +81,7 @@ class KVCacheManager:
             manager.zeroes_fresh_blocks = config.zeroes(spec)
         keeps_all = [manager for manager in self.managers if type(manager) is FullAttentionManager]
         has_part = any(manager.hashes_per_block > 1 for manager in self.managers)
-        wanted = config.hash_block_size is not None and has_part and not config.connector and len(keeps_all) == len(self.managers)
+        wanted = config.hash_block_size is not None and has_part and len(keeps_all) == len(self.managers)
         self.partial_hits = tuple(keeps_all) if wanted else ()
         self.watermark_blocks = int(config.watermark * config.num_blocks)
         self.hit_alignment = lcm(*(manager.block_size for manager in self.managers))
@@ -195,8 +195,6 @@ class KVCacheManager:
         )
         if hit is not None and hit.tails:
             self._copy_tails(request, hit)
-        if num_external_tokens and self.block_pool.to_zero:
-            self._leave_to_load(request, num_tokens - num_new_tokens)
         if not delay_cache_blocks:
             # Drafts and tokens still to be sampled are not known: no hash can stand for them.
             self.cache_blocks(request, min(num_tokens, request.num_tokens))
@@ -247,13 +245,6 @@ class KVCacheManager:
                 target = manager.req_to_blocks[request.request_id][hit.num_tokens // manager.block_size]
                 self.preparation.copy(_copier(request, manager.group), manager.group, tail, target)
 
-    def _leave_to_load(self, request: Request, num_loaded_tokens: int) -> None:
-        """A load writes these blocks, perhaps at the same time: they are not zeroed."""
-        for manager in self.managers:
-            table = manager.req_to_blocks[request.request_id][: cdiv(num_loaded_tokens, manager.block_size)]
-            loaded = {block.block_id for block in table}
-            self.block_pool.to_zero[:] = [block_id for block_id in self.block_pool.to_zero if block_id not in loaded]
-
     def remove_skipped_blocks(self, request: Request, cause: ReleaseCause) -> None:
         """Prunes the request's tables up to what the discipline's basis takes for granted."""
         self.block_pool.prunes_wait_for = self._prune_waits_for(request)
@@ -292,6 +283,13 @@ class KVCacheManager:
                 for manager, first_index in zip(self.managers, first_indices, strict=True)
             ]
         )
+
+    def zero_from(self, request_id: str, num_tokens: int) -> None:
+        """A load failed to write what follows the first `num_tokens` tokens: blocks that would have been zeroed are."""
+        for manager in self.managers:
+            if manager.zeroes_fresh_blocks:
+                blocks = manager.req_to_blocks[request_id][cdiv(num_tokens, manager.block_size) :]
+                self.block_pool.to_zero.extend([block.block_id for block in blocks if not block.is_null])
 
     def can_go_back_to(self, request_id: str, num_computed_tokens: int) -> bool:
         """Whether the request can compute on from there with the blocks that it has."""

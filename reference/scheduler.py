@@ -235,16 +235,15 @@ class Scheduler:
             if not is_ready(request):
                 skipped.append(self.waiting.popleft())
                 continue
-            hit = self.kv_cache_manager.get_computed_blocks(request)
-            external, is_async = self.remote.get_num_new_matched_tokens(request, hit)
-            if external is None:
+            prefix = self.remote.get_computed_blocks(request)
+            if prefix is None:
                 skipped.append(self.waiting.popleft())
-            elif is_async:
-                if not self.remote.start_load(request, hit, external):
+            elif prefix.is_async:
+                if not self.remote.start_load(request, prefix.hit, prefix.num_external_tokens, has_running=bool(self.running)):
                     break
                 self.loading.append(self.waiting.popleft())
             else:
-                entry = self._admit(request, hit, external, budget)
+                entry = self._admit(request, prefix.hit, prefix.num_external_tokens, budget)
                 if entry is None:
                     break
                 entries.append(entry)
@@ -314,9 +313,9 @@ class Scheduler:
         self.kv_cache_manager.num_steps_scheduled = self.num_steps_scheduled
         step = StepOutput(step=self.next_step, sequence=self.num_steps_scheduled, entries=tuple(entries))
         self.next_step += 1
-        self.kv_cache_manager.preparation.dispatch(step.step, step.sequence)
         if self.connector is not None:
             self._start_transfers(step)
+        self.kv_cache_manager.preparation.dispatch(step.step, step.sequence)
         for entry in entries:
             request = entry.request
             request.num_computed_tokens += entry.tokens

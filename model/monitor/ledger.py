@@ -49,15 +49,11 @@ class Ledger:
 
     def allocate(self, request: Request, group: int, index: int, block: int, line: int) -> None:
         """A fresh block enters a table."""
-        references = self.references
-        if block == NULL_BLOCK or references[block]:
+        if block == NULL_BLOCK or self.references[block]:
             self._refused(request, group, index, block, line)
-            if block != NULL_BLOCK:
-                self.add_reference(block)
-        else:
-            references[block] = 1
-        if block in self.cached:
-            del self.cached[block]
+        if block != NULL_BLOCK:
+            self.add_reference(block)
+            self.cached.pop(block, None)
 
     def touch(self, request: Request, group: int, index: int, block: int, line: int) -> None:
         """A cached block enters a table."""

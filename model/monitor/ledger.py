@@ -41,6 +41,7 @@ class Ledger:
         self.cached: dict[int, list[CacheEntry]] = {}
         self.has_content = self.knows_cache = knows_cache
         self._pins: Counter[int] = Counter()  # the references that only keep a block in memory
+        self._copies: Counter[int] = Counter()  # the references of copies to be made
         self._holders: dict[tuple[str, HolderKind], Counter[int]] = {}
         self._findings = findings
 
@@ -122,6 +123,7 @@ class Ledger:
                 self._pins[block] += 1
             else:
                 self.add_reference(block)
+                self._copies[block] += 1
         if not held:
             del self._holders[holder, kind]
 
@@ -141,6 +143,7 @@ class Ledger:
                 is_free = self.references[block] == 0
             else:
                 is_free = self.give_up(block)
+                _one_less(self._copies, block)
             if is_free:
                 freed.append(block)
         for key in _KINDS:
@@ -172,7 +175,8 @@ class Ledger:
                 self.cached.pop(entry.block, None)
 
     def same_bytes(self, request: str, group: int, block: int, first: int, last: int, *, ends_there: bool = False) -> bool | None:
-        """Whether the block's hash stands for what a request writes at the tokens from `first` to `last`.
+        """Whether the block's hash stands for what a request writes at the tokens from `first` to `last`. If all others only copy the
+        block, what is written past the hash's tokens is nobody's business: a copy is made for those tokens.
 
         `ends_there`: the block keeps a state, so its hash must stand for the tokens up to `last` and for no more.
 
@@ -181,10 +185,11 @@ class Ledger:
         demand: they record the block alone, which was hashed for what is scheduled to be written there.
         """
         found: bool | None = False
+        is_only_copied = block in self._copies and self.users(block) - self._copies[block] <= 1
         for entry in self.cached.get(block, ()):
             if entry.group is not None and entry.group != group:
                 continue
-            if (entry.start is not None and entry.start > first) or (entry.end is not None and last >= entry.end):
+            if (entry.start is not None and entry.start > first) or (entry.end is not None and last >= entry.end and not is_only_copied):
                 continue
             if ends_there and entry.end not in (None, last + 1):
                 continue

@@ -1,0 +1,135 @@
+"""What the corpus is made of: a row for each public report, and scenarios that show what it reports."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from settled.model.disciplines import RIGHT, Discipline
+from settled.model.events import Event, Job
+from settled.model.properties import Contract, Property
+
+
+class Mark(StrEnum):
+    """Whether a checker of traces can catch what a row reports, by the sign in the index."""
+
+    CATCHABLE = "catchable"  # Y, with or without a remark: bound, liveness, ...
+    PARTLY = "partly catchable"  # P
+    NOT_CATCHABLE = "not catchable"  # N or -
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A public report. `catchable` is the sign as it stands in the index, `cause` a short paraphrase ("-": not known)."""
+
+    id: str
+    family: str
+    catchable: str
+    cause: str
+
+    @property
+    def mark(self) -> Mark:
+        match self.catchable[:1]:
+            case "Y":
+                return Mark.CATCHABLE
+            case "P":
+                return Mark.PARTLY
+            case _:
+                return Mark.NOT_CATCHABLE
+
+
+class Rows(StrEnum):
+    """How a worker keeps its table rows; TOLD is right."""
+
+    TOLD = "told"  # as the scheduler tells; the row of a request that ended is cleared
+    KEPT = "kept"  # the row of a request that ended keeps its ids, and a dummy run writes through it
+    APPENDED = "appended"  # a resumed request's ids are appended to its old row
+    STASHED = "stashed"  # the ids by which a preempted request grew last are handed out once more after it resumed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DummyRun:
+    """A forward pass of a worker without requests, for the sake of other ranks: it runs over the row that request `row_of` had.
+
+    It comes after the processing of step `after_step` or the start of job `after_job`, and stands for `tokens` tokens from `start` on.
+    """
+
+    row_of: str
+    start: int
+    tokens: int
+    after_step: int | None = None
+    after_job: Job | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What a scenario and its repaired twin differ in, in exactly one field: the engine's discipline, how the worker keeps its rows, or
+    how many tokens the engine retains below the window (for kernels that read more than the mask)."""
+
+    discipline: Discipline = RIGHT
+    rows: Rows = Rows.TOLD
+    retained: int = 0
+
+    @property
+    def name(self) -> str:
+        """As the report shows it: what is not right, or what is."""
+        if self.rows is not Rows.TOLD:
+            return f"rows {self.rows}"
+        return f"{self.discipline.name}, {self.retained} tokens retained" if self.retained else self.discipline.name
+
+    def fields_unlike(self, other: Choice) -> tuple[str, ...]:
+        """The fields in which two choices differ."""
+        return tuple(name for name in ("discipline", "rows", "retained") if getattr(self, name) != getattr(other, name))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """Decisions that the reference engine takes under a choice. `over_read`: tokens below the window that the kernel reads all the same."""
+
+    events: tuple[Event, ...]
+    choice: Choice
+    dummy_runs: tuple[DummyRun, ...] = ()
+    over_read: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """A whole trace, for what the reference cannot do wrong. `choice` says in words what the engine did."""
+
+    events: tuple[Event, ...]
+    choice: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """How a row's bug comes about, what must catch it, and the repaired twin, in which nothing may be found.
+
+    `mapping` says what in the trace stands for what in the report; `source` is where the scenario is written down.
+    """
+
+    name: str
+    mapping: str
+    contract: Contract
+    property: Property
+    broken: Script | Recording
+    repaired: Script | Recording
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A row with its scenarios; without any, `reason` says why. `title` and `numbers` paraphrase the report."""
+
+    row: Row
+    title: str = ""
+    numbers: str = ""
+    scenarios: tuple[Scenario, ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Corpus:
+    """All rows of the index, in its order. `families`: those taken up, whose catchable rows all have scenarios or a reason."""
+
+    families: tuple[str, ...]
+    cases: tuple[Case, ...]

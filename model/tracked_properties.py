@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from settled.model import lifetime
-from settled.model.algebra import BoolTerm, as_bool, as_int, both, either, implies, negate, select
+from settled.model.algebra import BoolTerm, as_bool, as_int, both, either, implies, negate
 from settled.model.lifetime import one
 from settled.model.properties import Contract
 from settled.model.tracked import System, Tracked
 
 
 def is_referenced(state: Tracked) -> BoolTerm:
-    """The request's own reference on the block that the step's row names for the token is still there."""
-    own = select(as_bool(state.step.stale), as_bool(state.fenced), as_bool(state.entry_is_b))
+    """The request's own reference on the block that the step's row names for the token is still there: in the table, or kept aside."""
+    own = either(both(negate(state.step.stale), state.entry_is_b), state.fenced)
     return both(state.row_held, implies(state.row_is_b, both(own, negate(is_in_pool(state)))))
 
 

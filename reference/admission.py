@@ -33,6 +33,7 @@ def max_admission_blocks_per_request(
 
 def with_caps(config: EngineConfig) -> EngineConfig:
     """The same configuration with the cap of every group filled in, where it is not given."""
+    in_flight = config.max_in_flight_tokens if config.discipline.cap_counts_in_flight else 0
     groups = tuple(
         spec
         if spec.cap is not None
@@ -40,7 +41,7 @@ def with_caps(config: EngineConfig) -> EngineConfig:
             spec,
             cap=max_admission_blocks_per_request(
                 spec,
-                max_in_flight_tokens=config.max_in_flight_tokens,
+                max_in_flight_tokens=in_flight,
                 max_model_len=config.max_model_len,
                 num_lookahead_tokens=config.num_lookahead_tokens,
             ),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from math import lcm
 
-from settled.model.disciplines import FreeBasis
+from settled.model.disciplines import FreeBasis, PruneFence
 from settled.model.events import PerGroup, ReleaseCause
+from settled.model.specs import ChunkedLocalAttentionSpec, MambaSpec, SlidingWindowSpec
 from settled.reference.admission import full_sequence_fits
 from settled.reference.config import EngineConfig
 from settled.reference.free_queue import KVCacheBlock
@@ -38,12 +39,18 @@ class KVCacheManager:
     def __init__(self, config: EngineConfig) -> None:
         self.enable_caching = config.enable_prefix_caching
         self.max_model_len = config.max_model_len
-        self.free_basis = config.discipline.free_basis
+        self.discipline = config.discipline
+        self.num_steps_scheduled = 0  # told by the scheduler, for prunes that wait for all of them
         self.drafts_max = config.num_speculative_tokens
         self.block_pool = BlockPool(config.num_blocks, enable_caching=self.enable_caching)
         self.managers = tuple(
             make_manager(spec, group, self.block_pool, config.discipline.rounding) for group, spec in enumerate(config.groups)
         )
+        state_basis = self.discipline.state_basis or self.discipline.free_basis
+        self.free_bases = tuple([state_basis if isinstance(spec, MambaSpec) else self.discipline.free_basis for spec in config.groups])
+        self.finish_bases = (self.discipline.finish_basis,) * len(config.groups)
+        self.has_window = tuple([isinstance(spec, SlidingWindowSpec | ChunkedLocalAttentionSpec) for spec in config.groups])
+        self.no_nulls = (0,) * len(config.groups)
         self.hit_alignment = lcm(*(manager.block_size for manager in self.managers))
         self.no_hit = CacheHit(0, tuple([] for _ in self.managers))
 
@@ -108,29 +115,51 @@ class KVCacheManager:
             free_blocks = self.block_pool.get_num_free_blocks()
             if not full_sequence_fits(self.managers, request.num_tokens, adopted.blocks, free_blocks):
                 return None
-        self.remove_skipped_blocks(request, self.free_basis, "window", num_hit_tokens=adopted.num_tokens)
+        self.remove_skipped_blocks(request, "window", num_hit_tokens=adopted.num_tokens)
         num_slots = min(computed + num_new_tokens + num_lookahead_tokens, self.max_model_len)
-        if self._num_blocks_to_allocate(request, num_slots, adopted) > self.block_pool.get_num_free_blocks():
+        first_indices = self._first_indices(computed + num_new_tokens - 1)
+        if self._num_blocks_to_allocate(request, num_slots, adopted, first_indices) > self.block_pool.get_num_free_blocks():
             return None
         if hit is not None:
             for manager, blocks in zip(self.managers, hit.blocks, strict=True):
                 manager.add_local_computed_blocks(request.request_id, blocks)
-        new_blocks = tuple(manager.allocate_new_blocks(request.request_id, num_slots) for manager in self.managers)
+        new_blocks = tuple(
+            [
+                manager.allocate_new_blocks(request.request_id, num_slots, first_index=first_index)
+                for manager, first_index in zip(self.managers, first_indices, strict=True)
+            ]
+        )
         # Drafts and tokens still to be sampled are not known: no hash can stand for them.
         self.cache_blocks(request, min(computed + num_new_tokens, request.num_tokens))
         return new_blocks
 
-    def remove_skipped_blocks(self, request: Request, basis: FreeBasis, cause: ReleaseCause, *, num_hit_tokens: int = 0) -> None:
-        """Prunes the request's tables up to what `basis` takes for granted."""
+    def remove_skipped_blocks(self, request: Request, cause: ReleaseCause, *, num_hit_tokens: int = 0) -> None:
+        """Prunes the request's tables up to what the discipline's basis takes for granted."""
         computed, in_flight, stale = request.counters
-        num_tokens = free_basis_tokens(basis, computed + num_hit_tokens, in_flight, stale, self.drafts_max)
-        for manager in self.managers:
+        self.block_pool.prunes_wait_for = self._prune_waits_for(request)
+        for manager, basis in zip(self.managers, self.finish_bases if cause == "connector_finish" else self.free_bases, strict=True):
+            num_tokens = free_basis_tokens(basis, computed + num_hit_tokens, in_flight, stale, self.drafts_max)
             manager.remove_skipped_blocks(request.request_id, num_tokens, cause)
 
-    def _num_blocks_to_allocate(self, request: Request, num_slots: int, hit: CacheHit) -> int:
+    def _prune_waits_for(self, request: Request) -> int:
+        """The step, by sequence number, before whose output what is pruned now is not free; 0 if it is at once."""
+        if self.discipline.prune_fence is PruneFence.NONE:
+            return 0
+        return self.num_steps_scheduled if self.discipline.prune_fence is PruneFence.POOL else request.last_step_sequence
+
+    def _first_indices(self, last_query: int) -> tuple[int, ...]:
+        """Per group the first new table entry that gets a block. All do, unless the discipline looks at the last query alone."""
+        if not self.discipline.nulls_at_allocation:
+            return self.no_nulls
+        return tuple(
+            manager.get_num_skipped_tokens(last_query) // manager.block_size if has_window else 0
+            for manager, has_window in zip(self.managers, self.has_window, strict=True)
+        )
+
+    def _num_blocks_to_allocate(self, request: Request, num_slots: int, hit: CacheHit, first_indices: tuple[int, ...]) -> int:
         return sum(
-            manager.get_num_blocks_to_allocate(request.request_id, num_slots, blocks)
-            for manager, blocks in zip(self.managers, hit.blocks, strict=True)
+            manager.get_num_blocks_to_allocate(request.request_id, num_slots, blocks, first_index=first_index)
+            for manager, blocks, first_index in zip(self.managers, hit.blocks, first_indices, strict=True)
         )
 
     # ---- whole-request frees -----------------------------------------------------------------------------------------

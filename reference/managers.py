@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from settled.model.disciplines import Rounding
-from settled.model.events import CacheEntry, ReleaseCause
+from settled.model.events import NULL_BLOCK, CacheEntry, ReleaseCause
 from settled.model.specs import FullAttentionSpec, KVCacheSpec, SlidingWindowSpec
 from settled.reference.free_queue import BlockHash, KVCacheBlock
 from settled.reference.pool import BlockPool
@@ -76,13 +76,16 @@ class SingleTypeKVCacheManager(ABC):
             blocks = [table[index] for index in indices]
             for index in indices:
                 table[index] = null
-            self._release(request_id, indices, blocks, cause)
+            self._record_release(request_id, indices, blocks, cause, self.pool.free_pruned_blocks(blocks))
 
     # ---- allocation --------------------------------------------------------------------------------------------------
 
-    def get_num_blocks_to_allocate(self, request_id: str, num_tokens: int, hit: Sequence[KVCacheBlock]) -> int:
-        """Free blocks that a table of `num_tokens` slots takes from the pool, hit blocks that are free now included."""
-        present = len(self.req_to_blocks.get(request_id, ())) + len(hit)
+    def get_num_blocks_to_allocate(self, request_id: str, num_tokens: int, hit: Sequence[KVCacheBlock], *, first_index: int = 0) -> int:
+        """Free blocks that a table of `num_tokens` slots takes from the pool, hit blocks that are free now included.
+
+        New entries below `first_index` are null and take none.
+        """
+        present = max(len(self.req_to_blocks.get(request_id, ())) + len(hit), first_index)
         if not hit:
             return max(0, cdiv(num_tokens, self.block_size) - present)
         kept = hit[self.get_num_skipped_blocks(len(hit) * self.block_size) :]
@@ -103,9 +106,11 @@ class SingleTypeKVCacheManager(ABC):
             if owned:
                 self.pool.recorder.touch(request_id, self.group, len(table) - len(owned), owned)
 
-    def allocate_new_blocks(self, request_id: str, num_tokens: int) -> tuple[int, ...]:
-        """Extends the table to `num_tokens` slots; returns the ids of the new blocks."""
+    def allocate_new_blocks(self, request_id: str, num_tokens: int, *, first_index: int = 0) -> tuple[int, ...]:
+        """Extends the table to `num_tokens` slots; returns the ids of the new entries, those below `first_index` null."""
         table = self.req_to_blocks.setdefault(request_id, [])
+        num_nulls = max(0, first_index - len(table))
+        table.extend([self.pool.null_block] * num_nulls)
         first_index = len(table)
         count = cdiv(num_tokens, self.block_size) - first_index
         if count <= 0:  # slots of rejected drafts are still there
@@ -115,7 +120,7 @@ class SingleTypeKVCacheManager(ABC):
         ids = tuple(block.block_id for block in blocks)
         if self.pool.recorder is not None:
             self.pool.recorder.allocate(request_id, self.group, first_index, ids)
-        return ids
+        return (NULL_BLOCK,) * num_nulls + ids
 
     # ---- prefix cache ------------------------------------------------------------------------------------------------
 
@@ -165,10 +170,17 @@ class SingleTypeKVCacheManager(ABC):
         """Frees the whole table, the tail first: of a cached prefix the end is the least useful part."""
         entries = self.pop_blocks_for_free(request_id)
         if entries.blocks:
-            self._release(request_id, entries.indices[::-1], entries.blocks[::-1], cause)
+            blocks = entries.blocks[::-1]
+            self._record_release(request_id, entries.indices[::-1], blocks, cause, self.pool.free_blocks(blocks))
 
-    def _release(self, request_id: str, indices: Sequence[int], blocks: Sequence[KVCacheBlock], cause: ReleaseCause) -> None:
-        freed = self.pool.free_blocks(blocks)
+    def _record_release(
+        self,
+        request_id: str,
+        indices: Sequence[int],
+        blocks: Sequence[KVCacheBlock],
+        cause: ReleaseCause,
+        freed: Sequence[KVCacheBlock],
+    ) -> None:
         if self.pool.recorder is not None:
             ids = [block.block_id for block in blocks]
             freed_ids = [block.block_id for block in freed]

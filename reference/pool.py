@@ -9,13 +9,17 @@ from settled.model.events import NULL_BLOCK, CacheEntry
 from settled.reference.free_queue import BlockHash, FreeKVCacheBlockQueue, KVCacheBlock, PoolError
 from settled.reference.recorder import Recorder
 
+PRUNE_FENCE = "prune fence"  # who holds, in the trace, the pruned blocks that wait
+
 
 class PoolState(NamedTuple):
-    """All that a pool knows: references and hash of each block, by block id; the free queue; who stands for which hash."""
+    """All that a pool knows: references and hash of each block, by block id; the free queue; who stands for which hash; what it keeps
+    aside."""
 
     blocks: tuple[tuple[int, BlockHash | None], ...]
     free: tuple[KVCacheBlock, ...]
     cached: dict[BlockHash, tuple[KVCacheBlock, ...]]
+    aside: dict[int, tuple[KVCacheBlock, ...]]
 
 
 class BlockPool:
@@ -36,6 +40,9 @@ class BlockPool:
         self.free_block_queue = FreeKVCacheBlockQueue(self.blocks[1:])
         # One hash can stand for several blocks: two requests may compute the same prefix at the same time.
         self._cached: dict[BlockHash, dict[int, KVCacheBlock]] = {}
+        self.prunes_wait_for = 0  # the step, by sequence number, that must be processed before what is pruned now is free
+        self._num_steps_processed = 0
+        self._aside: dict[int, list[KVCacheBlock]] = {}  # pruned blocks by the step that they wait for
 
     def get_num_free_blocks(self) -> int:
         return self.free_block_queue.num_free_blocks
@@ -81,6 +88,31 @@ class BlockPool:
         self.free_block_queue.append_n(reused_last)
         return reused_first + reused_last
 
+    # ---- pruned blocks that wait -------------------------------------------------------------------------------------
+
+    def free_pruned_blocks(self, ordered_blocks: Sequence[KVCacheBlock]) -> list[KVCacheBlock]:
+        """Like free_blocks, for blocks that a prune took from a table; they are kept aside while they have to wait."""
+        if self.prunes_wait_for <= self._num_steps_processed:
+            return self.free_blocks(ordered_blocks)
+        self._aside.setdefault(self.prunes_wait_for, []).extend(ordered_blocks)
+        if self.recorder is not None:
+            self.recorder.hold(PRUNE_FENCE, [block.block_id for block in ordered_blocks])
+        return []
+
+    def step_processed(self, sequence: int) -> None:
+        """Step `sequence` has been processed, in order: what was kept aside for it goes back."""
+        self._num_steps_processed = sequence
+        blocks = self._aside.pop(sequence, None)
+        if blocks is None:
+            return
+        freed = self.free_blocks(blocks)
+        if self.recorder is not None:
+            self.recorder.drop(PRUNE_FENCE, [block.block_id for block in blocks], [block.block_id for block in freed])
+
+    def blocks_aside(self) -> list[KVCacheBlock]:
+        """The pruned blocks that wait, once for each reference."""
+        return [block for blocks in self._aside.values() for block in blocks]
+
     # ---- going back --------------------------------------------------------------------------------------------------
 
     def save(self) -> PoolState:
@@ -89,6 +121,7 @@ class BlockPool:
             tuple([(block.ref_cnt, block.block_hash) for block in self.blocks]),
             tuple(self.free_block_queue),
             {block_hash: tuple(blocks.values()) for block_hash, blocks in self._cached.items()},
+            {sequence: tuple(blocks) for sequence, blocks in self._aside.items()},
         )
 
     def restore(self, state: PoolState) -> None:
@@ -98,6 +131,7 @@ class BlockPool:
             block.prev_free_block = block.next_free_block = None
         self.free_block_queue = FreeKVCacheBlockQueue(state.free)
         self._cached = {block_hash: {block.block_id: block for block in blocks} for block_hash, blocks in state.cached.items()}
+        self._aside = {sequence: list(blocks) for sequence, blocks in state.aside.items()}
 
     # ---- prefix cache ------------------------------------------------------------------------------------------------
 

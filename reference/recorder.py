@@ -12,11 +12,13 @@ from settled.model.events import (
     CacheEntry,
     Computed,
     Config,
+    Drop,
     End,
     Event,
     Evict,
     Finish,
     FinishReason,
+    Hold,
     Preempt,
     Process,
     ProcessedRequest,
@@ -55,7 +57,7 @@ class Recorder:
                 groups=config.groups,
                 num_lookahead_tokens=config.num_lookahead_tokens,
                 max_model_len=config.max_model_len,
-                records=("counters", "content"),
+                records=("counters", "content", "holds"),
             )
         )
 
@@ -128,6 +130,12 @@ class Recorder:
                 freed=tuple(freed),
             )
         )
+
+    def hold(self, holder: str, blocks: Sequence[int]) -> None:
+        self.emit(Hold(holder=holder, kind="pin", blocks=tuple(blocks)))
+
+    def drop(self, holder: str, blocks: Sequence[int], freed: Sequence[int]) -> None:
+        self.emit(Drop(holder=holder, blocks=tuple(blocks), freed=tuple(freed)))
 
     def cache(self, entries: tuple[CacheEntry, ...]) -> None:
         self.emit(Cache(entries=entries))

@@ -146,7 +146,7 @@ class Scheduler:
             if new_blocks is not None:
                 return new_blocks
             victim = self.running[-1]
-            if not self._blocks_can_be_freed(victim):
+            if not self._blocks_can_be_freed(victim) and not self.discipline.preempts_fenced:
                 return None  # its blocks would wait behind the fence: preempting it gives nothing now
             self.running.pop()
             self._preempt_request(victim, self.config.stale_output_mode)
@@ -215,6 +215,7 @@ class Scheduler:
     def _dispatch(self, entries: Sequence[RequestStep]) -> StepOutput:
         """Advances the counters of everyone in the step: from here on the host counts its tokens as computed."""
         self.num_steps_scheduled += 1
+        self.kv_cache_manager.num_steps_scheduled = self.num_steps_scheduled
         step = StepOutput(step=self.next_step, sequence=self.num_steps_scheduled, entries=tuple(entries))
         self.next_step += 1
         for entry in entries:
@@ -304,7 +305,8 @@ class Scheduler:
         ]
         if self.recorder is not None:
             self.recorder.process(step.step, _processed(step.entries, settled))
-        # All that this step and earlier ones write is written: what waited for it may go.
+        # All that this step and earlier ones write is written, and read: what waited for it may go.
+        self.kv_cache_manager.block_pool.step_processed(step.sequence)
         for free in self.fence.release(step.sequence):
             self.kv_cache_manager.free_deferred(free.request_id, free.tables)
         for entry, settlement in zip(step.entries, settled, strict=True):
@@ -358,7 +360,7 @@ class Scheduler:
         if self.recorder is not None:
             self.recorder.finish(request.request_id, reason)
         if self.connector is not None:
-            self.kv_cache_manager.remove_skipped_blocks(request, self.discipline.finish_basis, "connector_finish")
+            self.kv_cache_manager.remove_skipped_blocks(request, "connector_finish")
             block_ids = self.kv_cache_manager.get_block_ids_for_computed_tokens(request)
             self.connector.request_finished(request.request_id, block_ids)
         self._free_request_blocks(request, "abort" if reason == "abort" else "finish")

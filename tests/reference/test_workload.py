@@ -16,13 +16,14 @@ RIGHT_DISCIPLINES = [RIGHT, VLLM]
 
 
 def check_pool(engine: Engine) -> None:
-    """Reference counts are table entries plus what the fence keeps; the free queue holds exactly the blocks without any."""
+    """Reference counts are table entries plus what the fences keep; the free queue holds exactly the blocks without any."""
     manager = engine.scheduler.kv_cache_manager
     pool = manager.block_pool
     references: Counter[int] = Counter()
     for group in manager.managers:
         for table in group.req_to_blocks.values():
             references.update(block.block_id for block in table if not block.is_null)
+    references.update(block.block_id for block in pool.blocks_aside())
     for free in engine.scheduler.fence:
         references.update(block.block_id for table in free.tables for block in table.blocks)
     assert list(engine.pool_snapshot()) == [references[block_id] for block_id in range(pool.num_blocks)]

@@ -40,6 +40,9 @@ class StaleOutput(StrEnum):
     DRAIN = "drain"  # in flight and stale fall by its tokens, computed stays
     APPLY = "apply"  # its rejections are taken off the computed count of the new generation too
     UNDRAINED = "undrained"  # it is dropped, and its tokens stay counted as in flight
+    FLAG = (
+        "flag"  # a preemption sets a flag, counted as one stale token: the next output is dropped, in flight by then or not, and no other
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +98,11 @@ UNDRAINED = Discipline(
     name="undrained",
     summary="do not drain the in-flight count of a preempted generation",
     stale_output=StaleOutput.UNDRAINED,
+)
+DISCARD_FLAG = Discipline(
+    name="discard-flag",
+    summary="drop exactly one output after a preemption, whether or not so many were in flight",
+    stale_output=StaleOutput.FLAG,
 )
 STALE_UNMARKED = Discipline(
     name="stale-unmarked",
@@ -154,6 +162,7 @@ DISCIPLINES: dict[str, Discipline] = {
         CEIL,
         STALE_APPLIED,
         UNDRAINED,
+        DISCARD_FLAG,
         STALE_UNMARKED,
         NO_FENCE,
         RAW_FINISH,

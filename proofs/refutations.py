@@ -9,6 +9,7 @@ from settled.model.algebra import int_variable
 from settled.model.counterexample import events_of
 from settled.model.disciplines import (
     CEIL,
+    DISCARD_FLAG,
     NO_FENCE,
     OPTIMISTIC,
     RAW_FINISH,
@@ -55,6 +56,7 @@ REFUTATIONS = (
     Refutation(CEIL, Property.READ_RESIDENT, 3),
     Refutation(NO_FENCE, Property.READ_RESIDENT, 2),
     Refutation(RAW_FINISH, Property.READ_RESIDENT, 2),
+    Refutation(DISCARD_FLAG, Property.COUNTERS_SYMMETRIC, 3),
 )
 
 

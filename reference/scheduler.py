@@ -328,8 +328,8 @@ class Scheduler:
     def _preempt_request(self, request: Request, output: StaleOutputMode) -> None:
         """The request has left `running`. Its count restarts at 0; what is in flight comes back for nothing, or as tokens."""
         drop = output is StaleOutputMode.DROP or (request.drop_stale_output and request.num_stale_output_tokens > 0)
-        # Dropped output has been sampled again by the time it comes back; an undrained count would hold the request for ever.
-        request.drop_stale_output = drop or self.discipline.stale_output is StaleOutput.UNDRAINED
+        # Dropped output has been sampled again by the time it comes back; an undrained count or a flag would hold the request for ever.
+        request.drop_stale_output = drop or self.discipline.stale_output in (StaleOutput.UNDRAINED, StaleOutput.FLAG)
         if self.recorder is not None:
             mode = StaleOutputMode.DROP if request.drop_stale_output else StaleOutputMode.DELIVER
             self.recorder.preempt(request.request_id, mode)
@@ -340,7 +340,9 @@ class Scheduler:
         request.num_draft_tokens = 0
         request.is_prefill_chunk = True
         request.num_preemptions += 1
-        if self.discipline.preempt_marks_stale:
+        if self.discipline.stale_output is StaleOutput.FLAG:
+            request.num_stale_output_tokens = 1
+        elif self.discipline.preempt_marks_stale:
             request.num_stale_output_tokens = request.num_in_flight_tokens
             for entry in request.unprocessed:
                 entry.stale = True

@@ -179,11 +179,11 @@ def _scripts(where: str, raw: _Scenario) -> tuple[Script, Script]:
     if raw.broken is None or raw.repaired is None or not raw.events:
         raise CorpusError(where, "expected `events`, `broken` and `repaired`, or `recorded`")
     broken, repaired = _choice(f"{where}: broken", raw.broken), _choice(f"{where}: repaired", raw.repaired)
-    unlike = broken.fields_unlike(repaired)
+    unlike = broken.differences(repaired)
     if len(unlike) != 1:
         raise CorpusError(where, f"broken and repaired differ in {' and '.join(unlike) or 'nothing'}: expected exactly one field")
     if not repaired.discipline.is_right or repaired.rows is not Rows.TOLD:
-        raise CorpusError(f"{where}: repaired", f"{repaired.name} is no right choice")
+        raise CorpusError(f"{where}: repaired", f"discipline {repaired.discipline.name}, rows {repaired.rows}: expected right ones")
     if raw.over_read < 0:
         raise CorpusError(where, f"over_read is {raw.over_read}: expected at least 0 tokens")
     events = _events(f"{where}: events", raw.events)
@@ -221,12 +221,15 @@ def _recordings(where: str, raw: _Scenario, recorded: _Recorded) -> tuple[Record
 
 def _without_counters(events: Iterable[Event]) -> list[Event]:
     """What happened, whatever the engine counted."""
-    return [
-        replace(event, requests=tuple(replace(entry, counters=None) for entry in event.requests))
-        if isinstance(event, Schedule | Process)
-        else event
-        for event in events
-    ]
+    return [_uncounted(event) for event in events]
+
+
+def _uncounted(event: Event) -> Event:
+    if isinstance(event, Schedule):
+        return replace(event, requests=tuple(replace(entry, counters=None) for entry in event.requests))
+    if isinstance(event, Process):
+        return replace(event, requests=tuple(replace(entry, counters=None) for entry in event.requests))
+    return event
 
 
 def _events(where: str, lines: Sequence[msgspec.Raw]) -> tuple[Event, ...]:

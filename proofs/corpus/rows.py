@@ -70,16 +70,13 @@ class Choice:
     rows: Rows = Rows.TOLD
     retained: int = 0
 
-    @property
-    def name(self) -> str:
-        """As the report shows it: what is not right, or what is."""
-        if self.rows is not Rows.TOLD:
-            return f"rows {self.rows}"
-        return f"{self.discipline.name}, {self.retained} tokens retained" if self.retained else self.discipline.name
+    def differences(self, other: Choice) -> tuple[str, ...]:
+        """The fields in which two choices differ, each with what stands here."""
+        mine, others = self._texts(), other._texts()
+        return tuple(text for name, text in mine.items() if text != others[name])
 
-    def fields_unlike(self, other: Choice) -> tuple[str, ...]:
-        """The fields in which two choices differ."""
-        return tuple(name for name in ("discipline", "rows", "retained") if getattr(self, name) != getattr(other, name))
+    def _texts(self) -> dict[str, str]:
+        return {"discipline": self.discipline.name, "rows": f"rows {self.rows}", "retained": f"{self.retained} tokens retained"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

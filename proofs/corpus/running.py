@@ -13,7 +13,7 @@ from settled.model.properties import Property
 from settled.model.specs import KVCacheSpec, SlidingWindowSpec
 from settled.model.trace_io import TraceError
 from settled.proofs.corpus.loading import CorpusError
-from settled.proofs.corpus.rows import Case, Corpus, Mark, Recording, Scenario, Script
+from settled.proofs.corpus.rows import Case, Mark, Recording, Scenario, Script
 from settled.proofs.corpus.worker import as_the_worker_saw_it
 from settled.proofs.refutations import judge
 from settled.reference.config import ConfigError
@@ -71,9 +71,9 @@ class Outcome:
         return Status.CAUGHT
 
 
-def run_corpus(corpus: Corpus) -> list[Outcome]:
-    """Every row, in order. Raises CorpusError for a scenario that cannot be run."""
-    return [Outcome(case=case, tried=tuple(try_scenario(scenario) for scenario in case.scenarios)) for case in corpus.cases]
+def run_cases(cases: Iterable[Case]) -> list[Outcome]:
+    """Runs rows, in order. Raises CorpusError for a scenario that cannot be run."""
+    return [Outcome(case=case, tried=tuple(try_scenario(scenario) for scenario in case.scenarios)) for case in cases]
 
 
 def try_scenario(scenario: Scenario) -> Tried:

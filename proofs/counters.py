@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from settled.model import counters as count
 from settled.model import fifo, lifetime, tracked
 from settled.model.algebra import BoolTerm, as_int, both, implies, int_variable
 from settled.model.disciplines import CEIL, RIGHT, STALE_APPLIED, STALE_UNMARKED, UNDRAINED, Discipline, Rounding
-from settled.model.kinds import AnyShrinking, Kind
+from settled.model.kinds import AnyShrinking, Axiom
 from settled.model.search.induction import Named, Obligation, Transition, inductive, with_axiom
 from settled.model.tracked import System, Tracked
 from settled.proofs.invariant import conjuncts, induction
-from settled.proofs.masks import FULL_ATTENTION, KIND_ASSUMPTIONS, SLIDING_WINDOW
+from settled.proofs.masks import CASES, Case
 from settled.proofs.theorem import Killer, Part, Theorem
 
 COUNTS = ("counts", "live step", "stale step")
@@ -34,7 +36,7 @@ def _prefix_sums(discipline: Discipline) -> list[Obligation]:
         transitions=[Transition(action.name, action.guard, _fifo_invariant(action.after)) for action in fifo.actions(state, discipline)],
         properties=_fifo_properties(state),
     )
-    return with_axiom(obligations, fifo.SYMBOL, "every step has a token", fifo.increases)
+    return with_axiom(obligations, Axiom(fifo.SYMBOL, "every step has a token", fifo.increases))
 
 
 def _fifo_invariant(state: fifo.Fifo) -> dict[str, BoolTerm]:
@@ -124,28 +126,20 @@ SETTLED_IS_TRUE_START = Theorem(
 # ---- theorem 6 -------------------------------------------------------------------------------------------------------
 
 
-def _synchronous(kind: Kind, discipline: Discipline) -> list[Obligation]:
+def _synchronous(case: Case, discipline: Discipline) -> list[Obligation]:
     """With nothing in flight, the discipline frees exactly what a synchronous engine frees on the computed count."""
 
     def properties(state: Tracked, system: System) -> Named:
         idle = as_int(state.counters.in_flight) == 0
         frees = system.frees(state.counters, discipline.free_basis)
-        synchronous = kind.frees_block(system.first, system.last, state.counters.computed, Rounding.FLOOR)
+        synchronous = case.kind.frees_block(system.first, system.last, state.counters.computed, Rounding.FLOOR)
         return {
             "p = C": implies(idle, count.settled(state.counters) == state.counters.computed),
             "max(0, C - F) = C": implies(idle, count.processed(state.counters) == state.counters.computed),
             "the same blocks are freed": implies(idle, frees == synchronous),
         }
 
-    return induction(kind, discipline, assumptions=KIND_ASSUMPTIONS[kind.name], only=COUNTS, properties=properties)
-
-
-def _synchronous_window(discipline: Discipline) -> list[Obligation]:
-    return _synchronous(SLIDING_WINDOW, discipline)
-
-
-def _synchronous_full(discipline: Discipline) -> list[Obligation]:
-    return _synchronous(FULL_ATTENTION, discipline)
+    return induction(case.kind, discipline, assumptions=case.assumptions, only=COUNTS, properties=properties)
 
 
 SYNCHRONOUS_UNCHANGED = Theorem(
@@ -156,9 +150,6 @@ SYNCHRONOUS_UNCHANGED = Theorem(
         "the blocks that it freed before the fix."
     ),
     assumptions=("no load is pending (loads are not modelled yet)",),
-    parts=(
-        Part("sliding window", RIGHT, _synchronous_window),
-        Part("full attention", RIGHT, _synchronous_full),
-    ),
+    parts=tuple(Part(title, RIGHT, partial(_synchronous, case)) for title, case in CASES.items()),
     killers=(Killer(CEIL, "sliding window", "the same blocks are freed", "the same blocks are freed"),),
 )

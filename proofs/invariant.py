@@ -9,7 +9,7 @@ from settled.model import lifetime, tracked
 from settled.model.algebra import BoolTerm, as_bool, as_int, both, either, implies, negate
 from settled.model.disciplines import Discipline
 from settled.model.kinds import Kind
-from settled.model.search.induction import Named, Obligation, Transition, inductive, with_shrinking
+from settled.model.search.induction import Named, Obligation, Transition, inductive, with_axiom
 from settled.model.tracked import System, Tracked
 from settled.model.tracked_properties import single_owner
 
@@ -112,4 +112,4 @@ def induction(
         transitions=[Transition(action.name, action.guard, chosen(action.after)) for action in tracked.actions(state, system)],
         properties=properties(state, system),
     )
-    return with_shrinking(obligations, kind)
+    return with_axiom(obligations, kind.axiom)

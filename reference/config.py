@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from settled.model.disciplines import RIGHT, Discipline
-from settled.model.specs import FullAttentionSpec, KVCacheSpec, SlidingWindowSpec
-
-SUPPORTED_KINDS = (FullAttentionSpec, SlidingWindowSpec)
+from settled.model.specs import CrossAttentionSpec, CustomSpec, KVCacheSpec, MambaSpec
+from settled.reference.masks import is_registered
 
 
 class ConfigError(ValueError):
@@ -48,9 +47,6 @@ class EngineConfig:
     def __post_init__(self) -> None:
         if not self.groups:
             raise ConfigError("groups: at least one KV cache group is needed")
-        for index, spec in enumerate(self.groups):
-            if not isinstance(spec, SUPPORTED_KINDS):
-                raise ConfigError(f"groups[{index}]: the reference engine has no manager for kind {spec.kind!r}")
         at_least = {
             "num_blocks": 2,
             "max_in_flight_steps": 1,
@@ -63,8 +59,37 @@ class EngineConfig:
         for name, minimum in at_least.items():
             if getattr(self, name) < minimum:
                 raise ConfigError(f"{name} must be at least {minimum}, not {getattr(self, name)}")
+        for index, spec in enumerate(self.groups):
+            problem = self._problem_with(spec)
+            if problem is not None:
+                raise ConfigError(f"groups[{index}]: {problem}")
 
     @property
     def max_in_flight_tokens(self) -> int:
         """M: tokens scheduled and not processed, at most: one full batch for every step of the pipeline."""
         return self.max_in_flight_steps * self.max_num_batched_tokens
+
+    def _problem_with(self, spec: KVCacheSpec) -> str | None:
+        """Why the engine cannot serve a group; None if it can."""
+        match spec:
+            case CrossAttentionSpec():
+                return "the reference engine has no encoder, so no manager for kind 'cross'"
+            case CustomSpec() if not is_registered(spec.name):
+                return f"no mask named {spec.name!r} is registered; call settled.reference.masks.register_mask first"
+            case MambaSpec():
+                return self._problem_with_states(spec)
+            case _:
+                return None
+
+    def _problem_with_states(self, spec: MambaSpec) -> str | None:
+        if spec.mode == "all":
+            return "the reference engine has no manager for mamba mode 'all'"
+        if spec.num_speculative_blocks < self.num_speculative_tokens:
+            return f"{spec.num_speculative_blocks} draft slots for up to {self.num_speculative_tokens} drafts a step"
+        if spec.mode == "align" and spec.block_size <= self.num_speculative_tokens:
+            return f"a decode step of 1 + {self.num_speculative_tokens} tokens must fit into a block of {spec.block_size} tokens"
+        if spec.mode == "none" and spec.block_size < self.max_model_len:
+            return f"one block holds the state of a whole request: block_size {spec.block_size}, max_model_len {self.max_model_len}"
+        if spec.mode == "none" and self.enable_prefix_caching:
+            return "a state overwritten in place (mamba mode 'none') cannot be cached"
+        return None

@@ -10,7 +10,7 @@ from settled.model.specs import ChunkedLocalAttentionSpec, MambaSpec, SlidingWin
 from settled.reference.admission import full_sequence_fits
 from settled.reference.config import EngineConfig
 from settled.reference.free_queue import KVCacheBlock
-from settled.reference.managers import TableEntries, cdiv, make_manager
+from settled.reference.managers import MambaAlignManager, MambaManager, TableEntries, cdiv, count_free, make_manager
 from settled.reference.pool import BlockPool
 from settled.reference.prefix_cache import CacheHit
 from settled.reference.recorder import Recorder
@@ -42,6 +42,7 @@ class KVCacheManager:
         self.discipline = config.discipline
         self.num_steps_scheduled = 0  # told by the scheduler, for prunes that wait for all of them
         self.drafts_max = config.num_speculative_tokens
+        self.max_num_batched_tokens = config.max_num_batched_tokens
         self.block_pool = BlockPool(config.num_blocks, enable_caching=self.enable_caching)
         self.managers = tuple(
             make_manager(spec, group, self.block_pool, config.discipline.rounding) for group, spec in enumerate(config.groups)
@@ -51,6 +52,9 @@ class KVCacheManager:
         self.finish_bases = (self.discipline.finish_basis,) * len(config.groups)
         self.has_window = tuple([isinstance(spec, SlidingWindowSpec | ChunkedLocalAttentionSpec) for spec in config.groups])
         self.no_nulls = (0,) * len(config.groups)
+        self.aligned = tuple([manager for manager in self.managers if isinstance(manager, MambaAlignManager)])
+        self.holds_states = any(manager.holds_states for manager in self.managers)
+        self.state_alignment = lcm(*(manager.block_size for manager in self.aligned))
         self.hit_alignment = lcm(*(manager.block_size for manager in self.managers))
         self.no_hit = CacheHit(0, tuple([] for _ in self.managers))
 
@@ -109,37 +113,63 @@ class KVCacheManager:
         of every group before the first fresh block, for a fresh block may be a hit block of another group that was free.
         """
         assert num_new_tokens >= 1
-        adopted = self.no_hit if hit is None else hit
-        computed = request.num_computed_tokens + adopted.num_tokens
-        if full_sequence_must_fit:
-            free_blocks = self.block_pool.get_num_free_blocks()
-            if not full_sequence_fits(self.managers, request.num_tokens, adopted.blocks, free_blocks):
+        num_tokens = request.num_computed_tokens + num_new_tokens + (0 if hit is None else hit.num_tokens)
+        num_slots = min(num_tokens + num_lookahead_tokens, self.max_model_len)
+        first_indices = self._first_indices(num_tokens - 1)
+        if hit is None:
+            self.remove_skipped_blocks(request, "window")
+            needed = self._num_blocks_to_allocate(request, num_slots, num_tokens, first_indices)
+            if needed > self.block_pool.get_num_free_blocks():
                 return None
-        self.remove_skipped_blocks(request, "window", num_hit_tokens=adopted.num_tokens)
-        num_slots = min(computed + num_new_tokens + num_lookahead_tokens, self.max_model_len)
-        first_indices = self._first_indices(computed + num_new_tokens - 1)
-        if self._num_blocks_to_allocate(request, num_slots, adopted, first_indices) > self.block_pool.get_num_free_blocks():
+        elif not self._adopt(request, hit, num_slots, num_tokens, first_indices, full_sequence_must_fit):
             return None
-        if hit is not None:
-            for manager, blocks in zip(self.managers, hit.blocks, strict=True):
-                manager.add_local_computed_blocks(request.request_id, blocks)
         new_blocks = tuple(
             [
-                manager.allocate_new_blocks(request.request_id, num_slots, first_index=first_index)
+                manager.allocate_new_blocks(request, num_slots, num_tokens, first_index=first_index)
                 for manager, first_index in zip(self.managers, first_indices, strict=True)
             ]
         )
         # Drafts and tokens still to be sampled are not known: no hash can stand for them.
-        self.cache_blocks(request, min(computed + num_new_tokens, request.num_tokens))
+        self.cache_blocks(request, min(num_tokens, request.num_tokens))
         return new_blocks
 
-    def remove_skipped_blocks(self, request: Request, cause: ReleaseCause, *, num_hit_tokens: int = 0) -> None:
+    def _adopt(
+        self,
+        request: Request,
+        hit: CacheHit,
+        num_slots: int,
+        num_tokens: int,
+        first_indices: tuple[int, ...],
+        full_sequence_must_fit: bool,
+    ) -> bool:
+        """Puts the hit into the tables of a request that has none, if the pool can hold it and what the step adds."""
+        kept = [
+            manager.kept_of_hit(blocks, hit.num_tokens, request.num_prompt_tokens)
+            for manager, blocks in zip(self.managers, hit.blocks, strict=True)
+        ]
+        free_blocks = self.block_pool.get_num_free_blocks()
+        if full_sequence_must_fit and not full_sequence_fits(self.managers, request.num_tokens, kept, free_blocks):
+            return False
+        if any(manager.is_computed_this_step(kept[manager.group]) for manager in self.aligned):
+            return False
+        needed = sum(
+            count_free(blocks)
+            + manager.get_num_blocks_to_allocate(request, num_slots, num_tokens, num_hit_blocks=len(blocks), first_index=first_index)
+            for manager, blocks, first_index in zip(self.managers, kept, first_indices, strict=True)
+        )
+        if needed > free_blocks:
+            return False
+        for manager, blocks in zip(self.managers, kept, strict=True):
+            manager.add_local_computed_blocks(request.request_id, blocks)
+        return True
+
+    def remove_skipped_blocks(self, request: Request, cause: ReleaseCause) -> None:
         """Prunes the request's tables up to what the discipline's basis takes for granted."""
         computed, in_flight, stale = request.counters
         self.block_pool.prunes_wait_for = self._prune_waits_for(request)
         for manager, basis in zip(self.managers, self.finish_bases if cause == "connector_finish" else self.free_bases, strict=True):
-            num_tokens = free_basis_tokens(basis, computed + num_hit_tokens, in_flight, stale, self.drafts_max)
-            manager.remove_skipped_blocks(request.request_id, num_tokens, cause)
+            num_tokens = free_basis_tokens(basis, computed, in_flight, stale, self.drafts_max)
+            manager.remove_skipped_blocks(request.request_id, num_tokens, request.num_prompt_tokens, cause)
 
     def _prune_waits_for(self, request: Request) -> int:
         """The step, by sequence number, before whose output what is pruned now is not free; 0 if it is at once."""
@@ -156,11 +186,51 @@ class KVCacheManager:
             for manager, has_window in zip(self.managers, self.has_window, strict=True)
         )
 
-    def _num_blocks_to_allocate(self, request: Request, num_slots: int, hit: CacheHit, first_indices: tuple[int, ...]) -> int:
+    def _num_blocks_to_allocate(self, request: Request, num_slots: int, num_tokens: int, first_indices: tuple[int, ...]) -> int:
         return sum(
-            manager.get_num_blocks_to_allocate(request.request_id, num_slots, blocks, first_index=first_index)
-            for manager, blocks, first_index in zip(self.managers, hit.blocks, first_indices, strict=True)
+            [
+                manager.get_num_blocks_to_allocate(request, num_slots, num_tokens, first_index=first_index)
+                for manager, first_index in zip(self.managers, first_indices, strict=True)
+            ]
         )
+
+    # ---- states ------------------------------------------------------------------------------------------------------
+
+    def new_step_starts(self) -> None:
+        """The scheduler begins to make up a step."""
+        for manager in self.aligned:
+            manager.new_step_starts()
+
+    def clip_chunk(self, request: Request, start: int, tokens: int) -> int:
+        """How many of `tokens` tokens from `start` on a prefill chunk should take, so that it ends where a state can be cached.
+
+        In `align` mode a state is kept where a step ends. With a prefix cache, chunks therefore end at block boundaries, up to the last
+        one before the end of the prefill. Where a block is wider than the batch, chunks run on to the boundary in parts. May be 0, when
+        what is left of the batch does not reach the next boundary. vLLM: Scheduler._mamba_block_aligned_split.
+        """
+        prefill_end = max(request.num_prompt_tokens, request.num_tokens - 1)
+        if not self.aligned or not self.enable_caching or start >= prefill_end:
+            return tokens
+        size = self.state_alignment
+        end = start + tokens
+        if end < prefill_end:
+            aligned_end = end - end % size
+            if aligned_end > start or size <= self.max_num_batched_tokens:
+                end = aligned_end
+        last_cacheable = (request.num_tokens - 1) // size * size
+        next_boundary = (start // size + 1) * size if start % size else 0
+        end = min([stop for stop in (next_boundary, last_cacheable) if start < stop < end], default=end)
+        return max(0, end - start)
+
+    def step_indices(self, request: Request, start: int, tokens: int, drafts: int) -> tuple[PerGroup, PerGroup] | None:
+        """Per group the table entries that a step may read and may write; None if the masks of all kinds tell."""
+        if not self.holds_states:
+            return None
+        both = [
+            manager.step_indices(request, start, tokens, drafts) if isinstance(manager, MambaManager) else ((), ())
+            for manager in self.managers
+        ]
+        return tuple([reads for reads, _ in both]), tuple([writes for _, writes in both])
 
     # ---- whole-request frees -----------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from settled.model.events import (
     Finish,
     FinishReason,
     Hold,
+    Move,
     Preempt,
     Process,
     ProcessedRequest,
@@ -57,7 +58,7 @@ class Recorder:
                 groups=config.groups,
                 num_lookahead_tokens=config.num_lookahead_tokens,
                 max_model_len=config.max_model_len,
-                records=("counters", "content", "holds"),
+                records=("counters", "content", "holds", "copies"),
             )
         )
 
@@ -95,6 +96,8 @@ class Recorder:
                 new_blocks=entry.new_blocks,
                 resumed=entry.resumed,
                 counters=entry.request.counters,
+                reads=entry.indices and entry.indices[0],
+                writes=entry.indices and entry.indices[1],
             )
             for entry in step.entries
         )
@@ -107,6 +110,9 @@ class Recorder:
 
     def allocate(self, request_id: str, group: int, first_index: int, blocks: tuple[int, ...]) -> None:
         self.emit(Allocate(request=request_id, group=group, first_index=first_index, blocks=blocks))
+
+    def move(self, request_id: str, group: int, from_index: int, to_index: int, block: int) -> None:
+        self.emit(Move(request=request_id, group=group, from_index=from_index, to_index=to_index, block=block))
 
     def touch(self, request_id: str, group: int, first_index: int, blocks: tuple[int, ...]) -> None:
         self.emit(Touch(request=request_id, group=group, first_index=first_index, blocks=blocks))

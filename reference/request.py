@@ -84,6 +84,7 @@ class RequestStep:
 
     `samples` says that the step computes the last known token, so that it samples 1 token and up to `drafts` more.
     `stale` is what the scheduler believes; `generation` counts the preemptions before the step, whatever is believed.
+    `indices`: per group the table entries that the step may read and may write, where the mask does not tell (state kinds).
     """
 
     request: Request
@@ -96,6 +97,7 @@ class RequestStep:
     resumed: bool
     generation: int
     stale: bool = False
+    indices: tuple[PerGroup, PerGroup] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,6 +97,7 @@ class Scheduler:
         if self.num_steps_scheduled - self.num_steps_processed >= self.config.max_in_flight_steps:
             raise SchedulerError(f"{self.config.max_in_flight_steps} steps are unprocessed: the pipeline is full")
         entries: list[RequestStep] = []
+        self.kv_cache_manager.new_step_starts()
         if plan is not None:
             self._schedule_planned(plan, entries)
         else:
@@ -128,7 +129,8 @@ class Scheduler:
             return 0
         wanted = request.num_unscheduled_tokens + request.num_draft_tokens
         # The last position below the maximum length is never computed: the token there ends the request.
-        return min(wanted, budget, self.config.max_model_len - request.num_computed_tokens - 1)
+        tokens = min(wanted, budget, self.config.max_model_len - request.num_computed_tokens - 1)
+        return self.kv_cache_manager.clip_chunk(request, request.num_computed_tokens, tokens)
 
     def _will_finish(self, request: Request) -> bool:
         """Whether the steps in flight reach max_tokens even if all of their drafts are rejected.
@@ -175,7 +177,9 @@ class Scheduler:
         assert request is self.waiting[0]
         assert request.num_computed_tokens == 0
         hit = self.kv_cache_manager.get_computed_blocks(request)
-        tokens = min(request.num_tokens - hit.num_tokens, budget)
+        tokens = self.kv_cache_manager.clip_chunk(request, hit.num_tokens, min(request.num_tokens - hit.num_tokens, budget))
+        if tokens == 0:
+            return None
         new_blocks = self.kv_cache_manager.allocate_slots(
             request,
             tokens,
@@ -210,6 +214,7 @@ class Scheduler:
             new_blocks=new_blocks,
             resumed=resumed,
             generation=request.num_preemptions,
+            indices=self.kv_cache_manager.step_indices(request, request.num_computed_tokens, tokens, drafts),
         )
 
     def _dispatch(self, entries: Sequence[RequestStep]) -> StepOutput:

@@ -160,7 +160,7 @@ def check_runs(
     problems = []
     for seed in seeds:
         events: list[ev.Event] = []
-        workload = random_workload(seed)
+        workload = random_workload(seed, kinds=("full", "sliding_window"))  # those that the projection knows
         if eventful:
             workload = replace(workload, chance_preempt=0.15, chance_process=0.1)
         run_workload(workload, discipline=discipline, steps=steps, sink=events.append)

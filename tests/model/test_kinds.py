@@ -8,6 +8,7 @@ from itertools import product
 import pytest
 
 from settled.model.algebra import BoolTerm, Int, Term, as_int, constant_value, int_variable
+from settled.model.caps import admission_cap
 from settled.model.disciplines import Rounding
 from settled.model.interpret import compile_terms
 from settled.model.kinds import (
@@ -15,7 +16,6 @@ from settled.model.kinds import (
     FullAttention,
     Kind,
     SlidingWindow,
-    admission_cap,
     ceil_div,
     in_block,
     kind_of,

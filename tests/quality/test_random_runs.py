@@ -44,7 +44,8 @@ def violations(seed: int, discipline: Discipline, contract: Contract, *, fence: 
             watched.append(Monitor(event, contract))
         watched[-1].feed(lines, event)
 
-    run_workload(random_workload(seed), discipline=discipline, fence=fence, steps=steps, sink=sink)
+    workload = random_workload(seed, kinds=("full", "sliding_window"))
+    run_workload(workload, discipline=discipline, fence=fence, steps=steps, sink=sink)
     return Counter({result.property: result.count for result in watched[-1].finish().properties if result.count})
 
 

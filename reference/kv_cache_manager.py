@@ -105,6 +105,7 @@ class KVCacheManager:
         hit: CacheHit | None = None,
         num_lookahead_tokens: int = 0,
         full_sequence_must_fit: bool = False,
+        prunes: bool = True,
     ) -> PerGroup | None:
         """Gives the request slots for `num_new_tokens` more tokens; per group the ids of fresh blocks, or None if there are
         too few. `hit` is a cached prefix that a request without blocks starts from.
@@ -117,7 +118,8 @@ class KVCacheManager:
         num_slots = min(num_tokens + num_lookahead_tokens, self.max_model_len)
         first_indices = self._first_indices(num_tokens - 1)
         if hit is None:
-            self.remove_skipped_blocks(request, "window")
+            if prunes:
+                self.remove_skipped_blocks(request, "window")
             needed = self._num_blocks_to_allocate(request, num_slots, num_tokens, first_indices)
             if needed > self.block_pool.get_num_free_blocks():
                 return None

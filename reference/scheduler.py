@@ -156,7 +156,13 @@ class Scheduler:
                 return None
 
     def _allocate_slots(self, request: Request, tokens: int) -> PerGroup | None:
-        return self.kv_cache_manager.allocate_slots(request, tokens, num_lookahead_tokens=self.config.num_lookahead_tokens)
+        has_drafts = tokens > request.num_unscheduled_tokens
+        return self.kv_cache_manager.allocate_slots(
+            request,
+            tokens,
+            num_lookahead_tokens=self.config.num_lookahead_tokens,
+            prunes=self.discipline.prunes_with_drafts or not has_drafts,
+        )
 
     def _schedule_waiting(self, entries: list[RequestStep], budget: int) -> None:
         skipped: list[Request] = []

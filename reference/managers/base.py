@@ -67,10 +67,11 @@ class SingleTypeKVCacheManager(ABC):
         return 0, self.to_blocks(self.get_num_skipped_tokens(num_computed_tokens))
 
     def to_blocks(self, num_skipped_tokens: int) -> int:
-        """How many blocks that many skipped tokens free; only whole ones, unless the discipline rounds up."""
+        """How many blocks that many skipped tokens free; only whole ones, unless the discipline rounds up, or stops one short."""
         if self.rounding is Rounding.CEIL:
             return cdiv(num_skipped_tokens, self.block_size)
-        return num_skipped_tokens // self.block_size
+        whole_blocks = num_skipped_tokens // self.block_size
+        return max(0, whole_blocks - 1) if self.rounding is Rounding.SHORT else whole_blocks
 
     # ---- pruning -----------------------------------------------------------------------------------------------------
 

@@ -18,9 +18,11 @@ class CustomManager(FullAttentionManager):
         self.reads = mask_named(spec.name)
 
     def is_skipped(self, index: int, num_computed_tokens: int) -> bool:
-        """Whether the query at `num_computed_tokens` reads no token of a past block; with rounding up, not its first one."""
+        """Whether the query at `num_computed_tokens` reads no token of a past block; with rounding up, not its first one, and with a
+        prune that stops short none of the next block either."""
         first = index * self.block_size
-        tokens = range(first, first + (1 if self.rounding is Rounding.CEIL else self.block_size))
+        looked_at = {Rounding.CEIL: 1, Rounding.FLOOR: self.block_size, Rounding.SHORT: 2 * self.block_size}
+        tokens = range(first, first + looked_at[self.rounding])
         return all(token < num_computed_tokens and not self.reads(num_computed_tokens, token) for token in tokens)
 
     def remove_skipped_blocks(self, request_id: str, num_computed_tokens: int, num_prompt_tokens: int, cause: ReleaseCause) -> None:

@@ -25,6 +25,8 @@ NOT_YET = {
     "preempt-fenced",
     "cap-without-in-flight",
     "null-at-allocation",
+    "keeps-one",
+    "drafts-unpruned",
 }
 BY_BOUNDED_SEARCH = (Property.READ_RESIDENT, Property.ROLLBACK_RESIDENT, Property.COUNTERS_SYMMETRIC)
 

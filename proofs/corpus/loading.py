@@ -17,7 +17,7 @@ from settled.model.disciplines import DISCIPLINES
 from settled.model.events import Config, Event, Job, Process, Schedule
 from settled.model.properties import Contract, Property
 from settled.model.trace_io import TraceError, decode_line
-from settled.proofs.corpus.rows import Case, Choice, Corpus, DummyRun, Mark, Recording, Row, Rows, Scenario, Script
+from settled.proofs.corpus.rows import Case, Choice, Corpus, DummyRun, Mark, Recording, Row, Rows, Scenario, Script, StateColumn
 
 INDEX, SCOPE = "index.json", "scope.json"
 _PARTS = (INDEX, SCOPE)
@@ -91,6 +91,7 @@ class _Scope(msgspec.Struct, forbid_unknown_fields=True):
 class _Choice(msgspec.Struct, forbid_unknown_fields=True):
     discipline: str = "settled"
     rows: Rows = Rows.TOLD
+    state_column: StateColumn = StateColumn.LAST
     retained: int = 0
 
 
@@ -182,8 +183,8 @@ def _scripts(where: str, raw: _Scenario) -> tuple[Script, Script]:
     unlike = broken.differences(repaired)
     if len(unlike) != 1:
         raise CorpusError(where, f"broken and repaired differ in {' and '.join(unlike) or 'nothing'}: expected exactly one field")
-    if not repaired.discipline.is_right or repaired.rows is not Rows.TOLD:
-        raise CorpusError(f"{where}: repaired", f"discipline {repaired.discipline.name}, rows {repaired.rows}: expected right ones")
+    if not repaired.is_right:
+        raise CorpusError(f"{where}: repaired", f"{', '.join(repaired.differences(Choice()))}: expected a right choice")
     if raw.over_read < 0:
         raise CorpusError(where, f"over_read is {raw.over_read}: expected at least 0 tokens")
     events = _events(f"{where}: events", raw.events)
@@ -198,7 +199,7 @@ def _choice(where: str, raw: _Choice) -> Choice:
         raise CorpusError(where, f"unknown discipline {raw.discipline!r}: expected one of {', '.join(DISCIPLINES)}")
     if raw.retained < 0:
         raise CorpusError(where, f"retained is {raw.retained}: expected at least 0 tokens")
-    return Choice(discipline=discipline, rows=raw.rows, retained=raw.retained)
+    return Choice(discipline=discipline, rows=raw.rows, state_column=raw.state_column, retained=raw.retained)
 
 
 def _dummy_run(where: str, raw: _DummyRun) -> DummyRun:

@@ -47,6 +47,13 @@ class Rows(StrEnum):
     STASHED = "stashed"  # the ids by which a preempted request grew last are handed out once more after it resumed
 
 
+class StateColumn(StrEnum):
+    """From which entry of its row a worker takes the state that a step starts from; LAST is right."""
+
+    LAST = "last"  # that of the last token before the start
+    NEXT = "next"  # that of the token at the start: another one where the start is a block boundary
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DummyRun:
     """A forward pass of a worker without requests, for the sake of other ranks: it runs over the row that request `row_of` had.
@@ -63,12 +70,18 @@ class DummyRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What a scenario and its repaired twin differ in, in exactly one field: the engine's discipline, how the worker keeps its rows, or
-    how many tokens the engine retains below the window (for kernels that read more than the mask)."""
+    """What a scenario and its repaired twin differ in, in exactly one field: the engine's discipline, how the worker keeps its rows, where
+    it looks for a state, or how many tokens the engine retains below the window (for kernels that read more than the mask)."""
 
     discipline: Discipline = RIGHT
     rows: Rows = Rows.TOLD
+    state_column: StateColumn = StateColumn.LAST
     retained: int = 0
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the discipline and the worker are right; how much is retained is right or wrong for a kernel."""
+        return self.discipline.is_right and self.rows is Rows.TOLD and self.state_column is StateColumn.LAST
 
     def differences(self, other: Choice) -> tuple[str, ...]:
         """The fields in which two choices differ, each with what stands here."""
@@ -76,7 +89,12 @@ class Choice:
         return tuple(text for name, text in mine.items() if text != others[name])
 
     def _texts(self) -> dict[str, str]:
-        return {"discipline": self.discipline.name, "rows": f"rows {self.rows}", "retained": f"{self.retained} tokens retained"}
+        return {
+            "discipline": self.discipline.name,
+            "rows": f"rows {self.rows}",
+            "state_column": f"state of the {self.state_column} token",
+            "retained": f"{self.retained} tokens retained",
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -104,7 +104,7 @@ def trace_of(played: Script | Recording) -> list[Event]:
     assert isinstance(config, Config)
     engine_config = replace(config, groups=tuple(_retaining(spec, choice.retained) for spec in config.groups))
     told = replay([engine_config, *played.events[1:]], choice.discipline)
-    seen = as_the_worker_saw_it(told, choice.rows, played.dummy_runs)
+    seen = as_the_worker_saw_it(told, choice, played.dummy_runs)
     return _as_the_kernel_reads(seen, config.groups, played.over_read)
 
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 from settled.model.events import (
     Add,
+    Config,
     Event,
     Finish,
     Load,
@@ -21,14 +23,18 @@ from settled.model.events import (
     Schedule,
     ScheduledRequest,
 )
-from settled.proofs.corpus.rows import DummyRun, Rows
+from settled.model.specs import KVCacheSpec, MambaSpec
+from settled.proofs.corpus.rows import Choice, DummyRun, Rows, StateColumn
 
 FIRST_DUMMY_STEP = 1_000_000
 
 
-def as_the_worker_saw_it(events: Iterable[Event], rows: Rows, dummy_runs: Sequence[DummyRun] = ()) -> list[Event]:
-    """The same trace with the rows that the worker used, and the dummy runs that it made. Raises ValueError for a run without an anchor."""
-    worker = _Worker(rows, dummy_runs)
+def as_the_worker_saw_it(events: Iterable[Event], choice: Choice, dummy_runs: Sequence[DummyRun] = ()) -> list[Event]:
+    """The same trace with the rows and states that the worker used, and the dummy runs that it made.
+
+    Raises ValueError for a dummy run whose place does not come.
+    """
+    worker = _Worker(choice, dummy_runs)
     seen = [told for event in events for told in worker.see(event)]
     if worker.pending:
         raise ValueError(f"dummy run over the row of {worker.pending[0].row_of!r}: the trace does not come to where it belongs")
@@ -38,8 +44,9 @@ def as_the_worker_saw_it(events: Iterable[Event], rows: Rows, dummy_runs: Sequen
 class _Worker:
     """Rows by request, per group; `stashed` are the ids by which preempted requests grew last."""
 
-    def __init__(self, rows: Rows, dummy_runs: Sequence[DummyRun]) -> None:
-        self.rows = rows
+    def __init__(self, choice: Choice, dummy_runs: Sequence[DummyRun]) -> None:
+        self.rows, self.state_column = choice.rows, choice.state_column
+        self.groups: tuple[KVCacheSpec, ...] = ()
         self.pending = list(dummy_runs)
         self.next_step = FIRST_DUMMY_STEP
         self.row_of: dict[str, PerGroup] = {}
@@ -48,7 +55,9 @@ class _Worker:
 
     def see(self, event: Event) -> Iterator[Event]:
         """What becomes of one event of the scheduler, and what follows it."""
-        if isinstance(event, Schedule):
+        if isinstance(event, Config):
+            self.groups = event.groups
+        elif isinstance(event, Schedule):
             event = replace(event, requests=tuple(map(self._place, event.requests)))
         elif isinstance(event, Preempt) and self.rows is Rows.STASHED and event.request in self.grew_by:
             self.stashed[event.request] = self.grew_by.pop(event.request)
@@ -60,6 +69,8 @@ class _Worker:
     def _place(self, entry: ScheduledRequest) -> ScheduledRequest:
         """The entry as the worker takes it, and its row from then on."""
         name = entry.request
+        if self.state_column is StateColumn.NEXT and entry.reads is not None:
+            entry = replace(entry, reads=tuple(map(partial(_next_column, entry), self.groups, entry.reads)))
         if entry.resumed and self.rows is Rows.APPENDED:
             entry = replace(entry, resumed=False)
         if not entry.resumed and name in self.row_of and name in self.stashed:
@@ -94,3 +105,9 @@ def _comes_after(run: DummyRun, event: Event) -> bool:
 
 def _joined(row: PerGroup, new_blocks: PerGroup) -> PerGroup:
     return tuple(former + new for former, new in zip(row, new_blocks, strict=True))
+
+
+def _next_column(entry: ScheduledRequest, group: KVCacheSpec, reads: tuple[int, ...]) -> tuple[int, ...]:
+    """The entry of the token at the start, in place of the one before it; other kinds read by their mask."""
+    is_state = isinstance(group, MambaSpec) and group.mode == "align" and entry.start > 0
+    return (entry.start // group.block_size,) if is_state else reads

@@ -16,7 +16,7 @@ import click
     "--export",
     "folder",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Write every obligation, the refuted ones of the killers too, to DIR as SMT-LIB 2.6.",
+    help="Write every obligation, the refuted ones of the killers too, to DIR as SMT-LIB 2.6, and a trace for each cap that is too small.",
 )
 def prove(theorems: tuple[str, ...], solver: str, as_json: bool, folder: Path | None) -> None:
     """Prove the theorems (all of them, or those named: T1, T3, found, ...), one row per obligation.
@@ -26,7 +26,7 @@ def prove(theorems: tuple[str, ...], solver: str, as_json: bool, folder: Path | 
     """
     from settled.model.search.solver import SolverMissingError, solver_named
     from settled.proofs.catalogue import THEOREMS
-    from settled.proofs.report import exporting, proving
+    from settled.proofs.report import capping, exporting, proving
     from settled.proofs.runner import Exit
 
     known = {**{key.lower(): key for key in THEOREMS}, "found": "found"}
@@ -41,5 +41,7 @@ def prove(theorems: tuple[str, ...], solver: str, as_json: bool, folder: Path | 
         sys.exit(Exit.BAD_INPUT)
     if folder is not None:
         click.echo(f"{exporting.export(wanted, folder)} obligations written to {folder}", err=True)
+        if "T8" in wanted:
+            click.echo(f"{capping.write_traces(folder / 'T8' / 'traces')} traces written to {folder / 'T8' / 'traces'}", err=True)
     show = proving.print_json if as_json else proving.print_tables
     sys.exit(show(wanted, solvers))

@@ -15,7 +15,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from settled.proofs.caps import CAPS
 from settled.proofs.catalogue import THEOREMS
+from settled.proofs.report.capping import caps_as_data, print_caps
 from settled.proofs.report.console import make_console
 from settled.proofs.runner import Exit, FoundRow, KillerRow, Row, Solvers, find_and_verify, prove
 
@@ -45,6 +47,8 @@ def print_tables(keys: Sequence[str], solvers: Solvers) -> Exit:
         _print_heading(console, key)
         rows = list(decided)
         _print_theorem(console, rows)
+        if key == CAPS.key:
+            print_caps(console)
         everything += rows
     code = exit_code(everything)
     _print_summary(console, everything, code, time.perf_counter() - began)
@@ -142,6 +146,7 @@ def print_json(keys: Sequence[str], solvers: Solvers) -> Exit:
             if key in THEOREMS
         },
         "rows": [_as_dict(row) for row in rows],
+        **({"caps": caps_as_data()} if CAPS.key in keys else {}),
         "exit_code": int(code),
     }
     click.echo(json.dumps(summary, indent=2))

@@ -25,7 +25,15 @@ from settled.model.algebra import (
     predicate,
 )
 from settled.model.disciplines import Discipline, FreeBasis, Rounding
-from settled.model.specs import FullAttentionSpec, KVCacheSpec, SlidingWindowSpec
+from settled.model.specs import (
+    ChunkedLocalAttentionSpec,
+    FullAttentionSpec,
+    KVCacheSpec,
+    MambaSpec,
+    RSWASpec,
+    SinkWindowSpec,
+    SlidingWindowSpec,
+)
 
 
 class Axiom(NamedTuple):
@@ -331,13 +339,28 @@ def chunks_of(chunk: Int, position: Int, start: IntTerm, another: IntTerm) -> Bo
     )
 
 
-def kind_of(spec: KVCacheSpec) -> Kind | None:
-    """The kind of a KV cache group; None for a kind that is not modelled yet."""
+def kind_of(spec: KVCacheSpec, prompt: Int | None = None) -> Kind | None:
+    """The kind of a KV cache group; None for a kind that is not modelled: cross attention, Mamba's mode `all`, what only a name describes.
+
+    `prompt`: the request's prompt, in tokens, on which R-SWA depends. Raises ValueError where it is needed and not given.
+    """
     match spec:
         case FullAttentionSpec():
             return FullAttention()
         case SlidingWindowSpec():
             return SlidingWindow(spec.window, spec.extra_retained)
+        case ChunkedLocalAttentionSpec():
+            return ChunkedLocal(spec.chunk)
+        case SinkWindowSpec():
+            return SinkWindow(spec.sink, spec.window)
+        case RSWASpec():
+            if prompt is None:
+                raise ValueError("the mask of R-SWA depends on the request: expected its prompt, in tokens")
+            return RSWA(spec.window, prompt)
+        case MambaSpec(mode="align"):
+            return MambaAlign()
+        case MambaSpec(mode="none"):
+            return MambaNone(1 + spec.num_speculative_blocks, spec.block_size)
         case _:
             return None
 

@@ -51,7 +51,7 @@ def _products(*pairs: tuple[Int, Int], size: IntTerm = BLOCK_SIZE) -> Named:
 # ---- slots -----------------------------------------------------------------------------------------------------------
 
 
-def _slots(discipline: Discipline) -> list[Obligation]:
+def slots_made(discipline: Discipline) -> list[Obligation]:
     """Slots that were made are never taken back, so what counts is the furthest; a prune relies on a count that it outruns by M + k."""
     counters = Counters(int_variable("computed"), int_variable("in_flight"), int_variable("stale"))
     tokens = int_variable("tokens")
@@ -69,7 +69,7 @@ def _slots(discipline: Discipline) -> list[Obligation]:
 # ---- sliding window --------------------------------------------------------------------------------------------------
 
 
-def _window_maximum(_: Discipline) -> list[Obligation]:
+def window_maximum(_: Discipline) -> list[Obligation]:
     most, held = _most(SLIDING), blocks_held(SLIDING, BLOCK_SIZE, _P, _SLOTS)
     tail, head = ceil_div(_SLOTS, BLOCK_SIZE), SLIDING.skipped_tokens(_P) // BLOCK_SIZE
     # The witness: a window that starts at the end of a block, with all of M in flight, as far as L lets it.
@@ -95,7 +95,7 @@ def _window_maximum(_: Discipline) -> list[Obligation]:
     )
 
 
-def _window_published(discipline: Discipline) -> list[Obligation]:
+def window_published(discipline: Discipline) -> list[Obligation]:
     most, published = _most(SLIDING), _published(SLIDING, discipline)
     few = {**_WINDOWED, "k <= 1": LOOKAHEAD <= 1}
     # M such that what is kept and in flight ends with a block.
@@ -226,10 +226,10 @@ CAPS = Theorem(
         "reached: by a prompt of p + M tokens, computed in steps that leave nothing in flight before the last ones",
     ),
     parts=(
-        Part("slots", RIGHT, _slots),
-        Part("slots, max(0, C - F)", VLLM, _slots),
-        Part("sliding window, exact maximum", RIGHT, _window_maximum),
-        Part(_WINDOW_CAP, RIGHT, _window_published),
+        Part("slots", RIGHT, slots_made),
+        Part("slots, max(0, C - F)", VLLM, slots_made),
+        Part("sliding window, exact maximum", RIGHT, window_maximum),
+        Part(_WINDOW_CAP, RIGHT, window_published),
         Part("chunked local, exact maximum", RIGHT, _chunk_maximum),
         Part(_CHUNK_CAP, RIGHT, _chunk_published),
         Part("products", RIGHT, _products_lemmas),

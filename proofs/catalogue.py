@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from settled.proofs.caps import CAPS
 from settled.proofs.counters import COUNTERS_SYMMETRIC, SETTLED_IS_TRUE_START, SYNCHRONOUS_UNCHANGED
+from settled.proofs.fence import FENCED, FINISH_PRUNED, PRUNE_FENCED
 from settled.proofs.local_subtraction import LOCALLY_SUBTRACTED
 from settled.proofs.residency import READ_RESIDENT, ROLLBACK_RESIDENT
 from settled.proofs.theorem import Theorem
@@ -20,5 +21,8 @@ THEOREMS: dict[str, Theorem] = {
         SYNCHRONOUS_UNCHANGED,
         LOCALLY_SUBTRACTED,
         CAPS,
+        FENCED,
+        FINISH_PRUNED,
+        PRUNE_FENCED,
     )
 }

@@ -27,7 +27,7 @@ IN_ORDER_OUTPUT = (
 # ---- theorem 1 -------------------------------------------------------------------------------------------------------
 
 
-def _prefix_sums(discipline: Discipline) -> list[Obligation]:
+def prefix_sums(discipline: Discipline) -> list[Obligation]:
     state = fifo.symbolic_fifo()
     obligations = inductive(
         assumptions={},
@@ -63,7 +63,7 @@ COUNTERS_SYMMETRIC = Theorem(
         "preemption, finish and abort; 0 exactly when idle."
     ),
     assumptions=("every step has at least one token", "outputs are processed in schedule order"),
-    parts=(Part("prefix sums over the queue", RIGHT, _prefix_sums),),
+    parts=(Part("prefix sums over the queue", RIGHT, prefix_sums),),
     killers=(
         Killer(UNDRAINED, "prefix sums over the queue", "process", "in flight is the sum"),
         Killer(STALE_APPLIED, "prefix sums over the queue", "process", "computed is what events say"),

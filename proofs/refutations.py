@@ -80,16 +80,16 @@ _CLAIMS = {
 }
 # The first of each discipline is its headline.
 REFUTATIONS = (
-    *_refutations(OPTIMISTIC, read=2, rollback=5, write=2, ordered_write=5),
+    *_refutations(OPTIMISTIC, read=2, in_flight_read=2, rollback=5, write=2, ordered_write=5),
     *_refutations(STALE_APPLIED, counters=6),
     *_refutations(UNDRAINED, counters=3),
     *_refutations(STALE_UNMARKED, counters=3),
     *_refutations(CEIL, read=3, write=3, in_flight_write=4, ordered_read=3, ordered_write=3, rollback=4),
-    *_refutations(NO_FENCE, read=2, write=3),
-    *_refutations(RAW_FINISH, read=2, write=3),
+    *_refutations(NO_FENCE, read=2, in_flight_read=2, write=3),
+    *_refutations(RAW_FINISH, read=2, in_flight_read=2, write=3),
     *_refutations(POOL_FENCE, rollback=5, write=5, ordered_write=5),
     *_refutations(CALLBACK, rollback=5, write=5, ordered_write=5),
-    *_refutations(LOCAL_SUBTRACTION, read=2, write=2, rollback=7, ordered_write=7, held=3),
+    *_refutations(LOCAL_SUBTRACTION, read=2, in_flight_read=2, write=2, rollback=7, ordered_write=7, held=3),
     *_refutations(CAP_WITHOUT_IN_FLIGHT, held=1),
     *_refutations(NULL_AT_ALLOCATION, read=1, write=1, ordered_read=1, ordered_write=1, rollback=4),
     *_refutations(DISCARD_FLAG, counters=3),

@@ -7,7 +7,19 @@ from functools import partial
 
 from settled.model import tracked, tracked_properties
 from settled.model.algebra import both, int_variable
-from settled.model.disciplines import CEIL, NO_FENCE, OPTIMISTIC, RAW_FINISH, RIGHT, STALE_APPLIED, VLLM, Discipline
+from settled.model.disciplines import (
+    CALLBACK,
+    CEIL,
+    LOCAL_SUBTRACTION,
+    NO_FENCE,
+    OPTIMISTIC,
+    POOL_FENCE,
+    RAW_FINISH,
+    RIGHT,
+    STALE_APPLIED,
+    VLLM,
+    Discipline,
+)
 from settled.model.kinds import AnyShrinking
 from settled.model.properties import Contract, Property
 from settled.model.search.induction import Named, Obligation
@@ -18,7 +30,7 @@ from settled.proofs.masks import CASES, Case, block_lemmas, chunk_lemmas, mask_l
 from settled.proofs.theorem import Killer, Part, Theorem
 
 ANY_MASK = AnyShrinking(int_variable("token"))
-_GENERIC = Case(ANY_MASK)
+GENERIC = Case(ANY_MASK)
 # The conjuncts on which each theorem rests; those that it does not need are left out.
 OWNED = (*COUNTS, "pruned", "pruned is null", "row is the table's", "fence ends with the step", "entry of b is held", "single owner")
 IN_USE = (*OWNED, "row", "fence", "given away after use")
@@ -27,9 +39,10 @@ IN_ORDER = (*COUNTS, "pruned", "row", "every writer is ordered")
 
 _ANY, _ANY_VLLM = "any shrinking mask", "any shrinking mask, max(0, C - F)"
 _NO_FENCE = "no fence, no load, any shrinking mask"
+NO_LOAD = {"every writer is ordered after the step": both(tracked.ORDERED, tracked.WAITS)}
 
 
-def _residency(case: Case, discipline: Discipline) -> list[Obligation]:
+def residency(case: Case, discipline: Discipline) -> list[Obligation]:
     return induction(case.kind, discipline, assumptions=case.assumptions, only=IN_USE, properties=_in_use)
 
 
@@ -43,17 +56,16 @@ def _uses(state: Tracked, system: System, contracts: Iterable[Contract]) -> Name
     return {f"{name}, {contract}": says(state, system, contract) for name, says in statements.items() for contract in contracts}
 
 
-def _in_order(case: Case, discipline: Discipline) -> list[Obligation]:
+def in_order(case: Case, discipline: Discipline) -> list[Obligation]:
     """Without a KV consumer nobody writes a block out of order: then no fence is needed under stream_order."""
-    no_load = {"every writer is ordered after the step": both(tracked.ORDERED, tracked.WAITS)}
-    return induction(case.kind, discipline, assumptions={**case.assumptions, **no_load}, only=IN_ORDER, properties=_in_order_use)
+    return induction(case.kind, discipline, assumptions={**case.assumptions, **NO_LOAD}, only=IN_ORDER, properties=_in_order_use)
 
 
 def _in_order_use(state: Tracked, system: System) -> Named:
-    return _uses(state, system, [Contract.STREAM_ORDER])
+    return _uses(state, system, [Contract.STREAM_ORDER, Contract.EVENT])
 
 
-def _rollback(case: Case, discipline: Discipline) -> list[Obligation]:
+def rollback(case: Case, discipline: Discipline) -> list[Obligation]:
     return induction(case.kind, discipline, assumptions=case.assumptions, only=NEXT_STEP, properties=_after_rollback)
 
 
@@ -83,10 +95,10 @@ READ_RESIDENT = Theorem(
     ),
     assumptions=_ENVIRONMENT,
     parts=(
-        Part(_ANY, RIGHT, partial(_residency, _GENERIC)),
-        Part(_ANY_VLLM, VLLM, partial(_residency, _GENERIC)),
-        *(Part(title, RIGHT, partial(_residency, case)) for title, case in CASES.items()),
-        Part(_NO_FENCE, NO_FENCE, partial(_in_order, _GENERIC)),
+        Part(_ANY, RIGHT, partial(residency, GENERIC)),
+        Part(_ANY_VLLM, VLLM, partial(residency, GENERIC)),
+        *(Part(title, RIGHT, partial(residency, case)) for title, case in CASES.items()),
+        Part(_NO_FENCE, NO_FENCE, partial(in_order, GENERIC)),
         *(Part(f"mask: {title}", RIGHT, partial(mask_lemmas, case)) for title, case in CASES.items()),
         Part("chunks", RIGHT, chunk_lemmas),
         Part("blocks", RIGHT, block_lemmas),
@@ -115,12 +127,15 @@ ROLLBACK_RESIDENT = Theorem(
     ),
     assumptions=_ENVIRONMENT,
     parts=(
-        Part(_ANY, RIGHT, partial(_rollback, _GENERIC)),
-        Part(_ANY_VLLM, VLLM, partial(_rollback, _GENERIC)),
-        *(Part(title, RIGHT, partial(_rollback, case)) for title, case in CASES.items()),
+        Part(_ANY, RIGHT, partial(rollback, GENERIC)),
+        Part(_ANY_VLLM, VLLM, partial(rollback, GENERIC)),
+        *(Part(title, RIGHT, partial(rollback, case)) for title, case in CASES.items()),
     ),
     killers=(
         Killer(OPTIMISTIC, _ANY, "schedule another step", "pruned"),
+        Killer(POOL_FENCE, _ANY, "schedule another step", "pruned"),
+        Killer(CALLBACK, _ANY, "schedule another step", "pruned"),
+        Killer(LOCAL_SUBTRACTION, _ANY, "schedule another step", "pruned"),
         Killer(STALE_APPLIED, _ANY, "process a stale step", "pruned"),
     ),
 )

@@ -17,6 +17,7 @@ from settled.model.events import (
 )
 from settled.model.monitor import sharing
 from settled.model.monitor.live import BadEventError, Live
+from settled.model.monitor.slots import AlignedWithDrafts, StateMask
 from settled.model.monitor.state import Note, Request
 from settled.model.monitor.violation import Loss
 
@@ -27,6 +28,9 @@ def allocate(live: Live, line: int, event: Allocate) -> None:
     """Fresh blocks enter a table; a step that is still watched on one of them loses it."""
     request = _placed(live, event)
     table, group = request.begin_table(event.group), event.group
+    if live.hides_moves:
+        _infer_moves(request, group, event.first_index, event.first_index + len(event.blocks))
+    table.has_fresh = True
     waits_for = live.waits_for(event.after)
     for index, block in enumerate(event.blocks, start=event.first_index):
         live.ledger.allocate(request, group, index, block, line)
@@ -39,6 +43,20 @@ def allocate(live: Live, line: int, event: Allocate) -> None:
         elif live.waits:
             live.waits.pop(block, None)
     live.bounds.grew(request, group, line)
+
+
+def _infer_moves(request: Request, group: int, first_index: int, required: int) -> None:
+    """The moves that an engine makes and does not record, before an allocation from `first_index` to `required`.
+
+    They are taken as made only if they end where the fresh blocks begin.
+    """
+    mask, table = request.masks[group], request.tables[group]
+    if isinstance(mask, AlignedWithDrafts):
+        moves = mask.moves(table, required)
+        if moves and moves[-1][1] == first_index - 1:
+            for from_index, to_index in moves:
+                if table.blocks[from_index] != NULL_BLOCK:
+                    _move(request, group, from_index, to_index)
 
 
 def touch(live: Live, line: int, event: Touch) -> None:
@@ -98,7 +116,7 @@ def _release_one(live: Live, line: int, request: Request, group: int, index: int
     table = request.tables[group]
     held = table.block_at(index)
     if held != block or block == NULL_BLOCK:
-        moved = live.masks[group] is None and block != NULL_BLOCK and block in table.blocks
+        moved = request.masks[group] is None and block != NULL_BLOCK and block in table.blocks
         if not moved:
             live.ledger.not_held(request.name, group, index, block, held, line)
             return False
@@ -109,8 +127,10 @@ def _release_one(live: Live, line: int, request: Request, group: int, index: int
 
 def _let_go(live: Live, line: int, request: Request, group: int, index: int, block: int, note: Note) -> bool:
     """The request's reference is gone, its steps may still use the block; whether it is free now."""
+    moved = request.tables[group].moved
+    seen = (index, *(moved.pop(block) - {index})) if block in moved else (index,)
     if request.unprocessed:
-        live.residency.released(request, group, index, block, note)
+        live.residency.released(request, group, seen, block, note)
     if live.ledger.give_up(block):
         live.residency.lost(block, Loss.FREED, line)
         return True
@@ -130,12 +150,23 @@ def move(live: Live, line: int, event: Move) -> None:
     if held != event.block or held == NULL_BLOCK:
         live.ledger.not_held(request.name, event.group, event.from_index, event.block, held, line)
         return
-    former = table.put(event.to_index, event.block)
+    former = _move(request, event.group, event.from_index, event.to_index)
     if former != NULL_BLOCK:
         live.ledger.replaced(request, event.group, event.to_index, former, line)
-    table.take(event.from_index, None)
+
+
+def _move(request: Request, group: int, from_index: int, to_index: int) -> int:
+    """Moves a block; the former block of `to_index` comes back. Steps in flight see it where it was, and of a state kind the next one:
+    it reads the state from there, and keeps its own where the block is now."""
+    table = request.tables[group]
+    block = table.blocks[from_index]
+    former = table.put(to_index, block)
+    table.take(from_index, None)
     if request.unprocessed:
-        table.moved.setdefault(event.block, set()).add(event.from_index)
+        table.moved.setdefault(block, set()).add(from_index)
+    elif isinstance(request.masks[group], StateMask):
+        table.moved[block] = {from_index}
+    return former
 
 
 def hold(live: Live, line: int, event: Hold) -> None:

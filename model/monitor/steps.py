@@ -46,8 +46,8 @@ def _check_step(live: Live, event: Schedule) -> None:
 def _check_scheduled(live: Live, scheduled: ScheduledRequest, request: Request) -> None:
     live.check_per_group("new_blocks", scheduled.new_blocks)
     for name, indices in (("reads", scheduled.reads), ("writes", scheduled.writes)):
-        if indices is not None and len(indices) != len(live.masks):
-            raise BadEventError(f"{name} has {len(indices)} lists: expected one a group, {len(live.masks)}")
+        if indices is not None and len(indices) != len(live.modelled):
+            raise BadEventError(f"{name} has {len(indices)} lists: expected one a group, {len(live.modelled)}")
     if request.finished:
         raise BadEventError(f"request {request.name!r} is finished: expected no further step of it")
     if scheduled.drafts > live.config.num_draft_tokens:
@@ -82,7 +82,12 @@ def _dispatch(record: StepRecord, request: Request, scheduled: ScheduledRequest)
         scheduled.drafts,
         rows,
         lengths,
+        scheduled.start + scheduled.tokens,
+        scheduled.reads,
+        scheduled.writes,
+        previous=request.last,
     )
+    request.last = entry
     record.entries.append(entry)
     request.unprocessed.append(entry)
     return entry
@@ -109,7 +114,9 @@ def process(live: Live, line: int, event: Process) -> None:
         rejected = output.rejected
         if not 0 <= rejected <= entry.drafts:
             raise BadEventError(f"request {request.name!r} rejects {rejected}: expected 0 to the step's {entry.drafts} drafts")
+        entry.rejected = rejected
         live.residency.settle(entry)
+        entry.previous = None
         request.unprocessed.popleft()
         live.counts.processed(request, entry.tokens, rejected)
         if rejected:
@@ -133,6 +140,7 @@ def _take_back(live: Live, line: int, entry: Entry, rejected: int) -> None:
 def end_generation(live: Live, request: Request, *, stale: bool) -> None:
     """A generation ends; `stale` says whether the outputs of its unprocessed steps still count."""
     request.generation += 1
+    request.last = None
     if stale:
         live.counts.generation_ended(request)
         for entry in request.unprocessed:

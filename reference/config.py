@@ -26,8 +26,10 @@ class EngineConfig:
     """`num_blocks` counts the null block; `max_in_flight_steps` is the pipeline depth (1: synchronous scheduling).
 
     `num_speculative_tokens` is the number of drafts that a decode step carries at most, `num_lookahead_tokens` the slots
-    that a step may write past its tokens. `kv_consumer` says that a connector may load into pool blocks; `connector`, that
-    a connector is shown the table of every finished request. Raises ConfigError.
+    that a step may write past its tokens. Without `enable_chunked_prefill` a prefill is one step; with it, one takes at most
+    `long_prefill_token_threshold` tokens of it (0: any number). `kv_consumer` says that a connector may load into pool blocks;
+    `connector`, that there is one, which may load, store, and is shown the table of every finished request; `transfers_wait`, that
+    an asynchronous load waits on the device for the steps in flight when it starts. Raises ConfigError.
     """
 
     groups: tuple[KVCacheSpec, ...]
@@ -38,9 +40,12 @@ class EngineConfig:
     num_speculative_tokens: int = 0
     num_lookahead_tokens: int = 0
     max_model_len: int = 16384
+    enable_chunked_prefill: bool = True
+    long_prefill_token_threshold: int = 0
     enable_prefix_caching: bool = False
     kv_consumer: bool = False
     connector: bool = False
+    transfers_wait: bool = False
     stale_output_mode: StaleOutputMode = StaleOutputMode.DELIVER
     discipline: Discipline = RIGHT
 
@@ -53,12 +58,18 @@ class EngineConfig:
             "max_num_batched_tokens": 1,
             "max_num_seqs": 1,
             "num_speculative_tokens": 0,
+            "long_prefill_token_threshold": 0,
             "num_lookahead_tokens": 0,
             "max_model_len": 2,
         }
         for name, minimum in at_least.items():
             if getattr(self, name) < minimum:
                 raise ConfigError(f"{name} must be at least {minimum}, not {getattr(self, name)}")
+        if not self.enable_chunked_prefill and self.max_num_batched_tokens < self.max_model_len:
+            raise ConfigError(
+                f"max_num_batched_tokens is {self.max_num_batched_tokens}: a prefill of up to {self.max_model_len} tokens must fit into a "
+                "step without enable_chunked_prefill"
+            )
         for index, spec in enumerate(self.groups):
             problem = self._problem_with(spec)
             if problem is not None:

@@ -24,6 +24,7 @@ def check_pool(engine: Engine) -> None:
         for table in group.req_to_blocks.values():
             references.update(block.block_id for block in table if not block.is_null)
     references.update(block.block_id for block in pool.blocks_aside())
+    references.update(block.block_id for block in engine.scheduler.remote.transfers.pinned_blocks())
     for free in engine.scheduler.fence:
         references.update(block.block_id for table in free.tables for block in table.blocks)
     assert list(engine.pool_snapshot()) == [references[block_id] for block_id in range(pool.num_blocks)]
@@ -41,7 +42,7 @@ def check_counters(engine: Engine) -> None:
     for request in [*scheduler.requests.values(), *scheduler.draining.values()]:
         assert request.num_in_flight_tokens == sum(entry.tokens for entry in request.unprocessed)
         if not request.is_finished:
-            stale = [entry for entry in request.unprocessed if entry.generation < request.num_preemptions]
+            stale = [entry for entry in request.unprocessed if entry.generation < request.generation]
             assert request.num_stale_output_tokens == sum(entry.tokens for entry in stale)
             assert all(entry.stale for entry in stale)
             live = [entry for entry in request.unprocessed if not entry.stale]

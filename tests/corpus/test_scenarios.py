@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from settled.model.disciplines import DISCIPLINES, OPTIMISTIC, RIGHT
+from settled.model.disciplines import RIGHT
 from settled.model.events import Release
 from settled.model.properties import Contract, Property
 from settled.proofs.corpus.loading import folder, load
-from settled.proofs.corpus.rows import Case, Corpus, Mark, Rows, Scenario, Script
+from settled.proofs.corpus.rows import Case, Choice, Corpus, Mark, Rows, Scenario, Script, StateColumn
 from settled.proofs.corpus.running import Outcome, Status, run_cases, trace_of, try_scenario
 from settled.proofs.report.corpus import exit_of, recall_lines
 from settled.proofs.runner import Exit
@@ -58,22 +58,35 @@ def test_the_scripts_tell_the_monitor_nothing_of_the_discipline() -> None:
 # ---- the checker, checked --------------------------------------------------------------------------------------------
 
 
-def by_discipline() -> list[Scenario]:
-    return [scenario for _, scenario in SCENARIOS if isinstance(scenario.broken, Script) and scenario.broken.choice.discipline is not RIGHT]
+def scripts(*, of_discipline: bool) -> list[tuple[Scenario, Choice]]:
+    """Those that run on the reference, with what is broken; `of_discipline`: not the worker or what is retained."""
+    played = [(scenario, scenario.broken.choice) for _, scenario in SCENARIOS if isinstance(scenario.broken, Script)]
+    return [(scenario, choice) for scenario, choice in played if (choice.discipline is not RIGHT) is of_discipline]
 
 
-@pytest.mark.parametrize("scenario", by_discipline(), ids=lambda scenario: scenario.source)
-def test_a_scenario_under_the_right_discipline_is_reported_as_missed(scenario: Scenario) -> None:
+def healed(scenario: Scenario, choice: Choice) -> Scenario:
+    """The scenario with another choice in place of the broken one."""
     assert isinstance(scenario.broken, Script)
-    healed = replace(scenario, broken=replace(scenario.broken, choice=replace(scenario.broken.choice, discipline=RIGHT)))
-    assert try_scenario(healed).status is Status.MISSED
+    return replace(scenario, broken=replace(scenario.broken, choice=choice))
 
 
-def test_a_scenario_with_a_right_worker_is_reported_as_missed() -> None:
-    (scenario,) = case_of("15417").scenarios
-    assert isinstance(scenario.broken, Script)
-    healed = replace(scenario, broken=replace(scenario.broken, choice=replace(scenario.broken.choice, rows=Rows.TOLD)))
-    assert try_scenario(healed).status is Status.MISSED
+@pytest.mark.parametrize(("scenario", "choice"), scripts(of_discipline=True), ids=lambda value: getattr(value, "source", ""))
+def test_a_scenario_under_the_right_discipline_is_reported_as_missed(scenario: Scenario, choice: Choice) -> None:
+    assert try_scenario(healed(scenario, replace(choice, discipline=RIGHT))).status is Status.MISSED
+
+
+@pytest.mark.parametrize(("scenario", "choice"), scripts(of_discipline=False), ids=lambda value: getattr(value, "source", ""))
+def test_a_scenario_with_the_repaired_worker_is_reported_as_missed(scenario: Scenario, choice: Choice) -> None:
+    assert isinstance(scenario.repaired, Script)
+    assert scenario.repaired.choice != choice
+    assert try_scenario(healed(scenario, scenario.repaired.choice)).status is Status.MISSED
+
+
+def test_choices_of_all_sorts_are_in_the_corpus() -> None:
+    of_workers = [choice for _, choice in scripts(of_discipline=False)]
+    assert {choice.rows for choice in of_workers} == set(Rows)
+    assert {choice.state_column for choice in of_workers} == set(StateColumn)
+    assert len({choice.discipline.name for _, choice in scripts(of_discipline=True)}) >= 9
 
 
 @pytest.mark.parametrize("scenario", [scenario for _, scenario in SCENARIOS], ids=lambda scenario: scenario.source)
@@ -154,4 +167,3 @@ def test_the_first_fault_of_the_fix_is_seen_without_a_connector_only_as_a_rollba
 def test_the_corpus_is_found_in_a_checkout() -> None:
     assert folder() == BUGS
     assert isinstance(load(folder()), Corpus)
-    assert OPTIMISTIC in DISCIPLINES.values()

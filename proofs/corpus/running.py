@@ -43,13 +43,15 @@ class Tried:
     def status(self) -> Status:
         if self.violation is None:
             return Status.MISSED
-        return Status.CAUGHT if self.twin.exit_code == EXIT_HOLDS else Status.TWIN_NOT_CLEAN
+        return Status.TWIN_NOT_CLEAN if self.twin_problems else Status.CAUGHT
 
     @property
     def twin_problems(self) -> tuple[str, ...]:
-        """Why the twin is not clean: what is violated, or what could not be decided."""
+        """Why the twin is not clean, if it is not: what is violated, or what could not be decided."""
+        if self.twin.exit_code == EXIT_HOLDS:
+            return ()
         violated = [violation.sentence() for result in self.twin.properties for violation in result.violations[:1]]
-        return tuple(violated) or (*self.twin.unknown, *self.twin.remarks)
+        return tuple(violated) or (*self.twin.unknown, *self.twin.remarks) or ("no property was checked",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,13 +28,15 @@ _STYLE = {
 def report(corpus: Corpus, outcomes: Sequence[Outcome], *, details: bool, as_json: bool) -> Exit:
     """Prints what became of the rows; returns the exit code. `details`: say of each scenario what it is and what was found."""
     code = exit_of(outcomes)
+    is_whole = len(outcomes) == len(corpus.cases)
     if as_json:
-        told = {"rows": list(map(_as_dict, outcomes)), "recall": _recall(corpus, outcomes), "exit_code": int(code)}
+        recall = _recall(corpus, outcomes) if is_whole else None
+        told = {"rows": list(map(_as_dict, outcomes)), "recall": recall, "exit_code": int(code)}
         click.echo(json.dumps(told, indent=2))
         return code
     console = make_console()
-    shown = outcomes if details else [outcome for outcome in outcomes if outcome.case.row.family in corpus.families]
-    _print_rows(console, shown)
+    taken_up = [outcome for outcome in outcomes if outcome.case.row.family in corpus.families]
+    _print_rows(console, taken_up if is_whole else outcomes)
     if details:
         for outcome in outcomes:
             _print_details(console, outcome)
@@ -147,8 +149,7 @@ def _print_details(console: Console, outcome: Outcome) -> None:
             console.print(f"    {scenario.property}: {tried.violation.sentence()}", markup=False)
         else:
             console.print(f"    {scenario.property} is not violated", markup=False)
-        clean = tried.status is not Status.TWIN_NOT_CLEAN
-        console.print(f"    twin: {'nothing is violated' if clean else '; '.join(tried.twin_problems)}", markup=False)
+        console.print(f"    twin: {'; '.join(tried.twin_problems) or 'nothing is violated'}", markup=False)
     if not outcome.tried:
         console.print(f"  {outcome.status}: {case.reason}", markup=False)
 

@@ -65,6 +65,10 @@ def test_a_family() -> None:
     told = json.loads(run("--family", "F1", "--json").output)
     assert {row["family"] for row in told["rows"]} == {"F1"}
     assert len(told["rows"]) == 7
+    assert told["recall"] is None
+    later = run("--family", "F3")
+    assert later.exit_code == 0
+    assert "family F3 is not taken up yet" in later.output
 
 
 def test_for_machines() -> None:

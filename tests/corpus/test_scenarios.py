@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from settled.model.disciplines import RIGHT
-from settled.model.events import Release
+from settled.model.events import Finish, Release
 from settled.model.properties import Contract, Property
 from settled.proofs.corpus.loading import folder, load
 from settled.proofs.corpus.rows import Case, Choice, Corpus, Mark, Rows, Scenario, Script, StateColumn
@@ -110,6 +110,14 @@ def test_a_twin_that_is_cut_short_is_not_clean() -> None:
     tried = try_scenario(cut)
     assert tried.status is Status.TWIN_NOT_CLEAN
     assert "tail" in " ".join(tried.twin_problems)
+
+
+def test_a_twin_in_which_nothing_was_checked_is_not_clean() -> None:
+    (scenario,) = case_of("13501").scenarios
+    assert isinstance(scenario.repaired, Script)
+    config, added, *_, end = scenario.repaired.events
+    idle = replace(scenario, repaired=replace(scenario.repaired, events=(config, added, Finish(request="A", reason="abort"), end)))
+    assert try_scenario(idle).twin_problems == ("no property was checked",)
 
 
 def outcome(case: Case, scenario: Scenario) -> Outcome:

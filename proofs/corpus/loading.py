@@ -14,7 +14,7 @@ from typing import TypeVar
 import msgspec
 
 from settled.model.disciplines import DISCIPLINES
-from settled.model.events import Config, Event, Job, Process, Schedule
+from settled.model.events import Config, Event, Process, Schedule
 from settled.model.properties import Contract, Property
 from settled.model.trace_io import TraceError, decode_line
 from settled.proofs.corpus.rows import Case, Choice, Corpus, DummyRun, Mark, Recording, Row, Rows, Scenario, Script, StateColumn
@@ -99,8 +99,7 @@ class _DummyRun(msgspec.Struct, forbid_unknown_fields=True):
     row_of: str
     start: int
     tokens: int
-    after_step: int | None = None
-    after_job: Job | None = None
+    after_step: int
 
 
 class _Recorded(msgspec.Struct, forbid_unknown_fields=True):
@@ -203,11 +202,9 @@ def _choice(where: str, raw: _Choice) -> Choice:
 
 
 def _dummy_run(where: str, raw: _DummyRun) -> DummyRun:
-    if (raw.after_step is None) == (raw.after_job is None):
-        raise CorpusError(where, "dummy_runs: expected `after_step` or `after_job`, one of the two")
     if raw.start < 0 or raw.tokens < 1:
         raise CorpusError(where, f"dummy_runs: start {raw.start}, tokens {raw.tokens}: expected at least 0 and 1")
-    return DummyRun(row_of=raw.row_of, start=raw.start, tokens=raw.tokens, after_step=raw.after_step, after_job=raw.after_job)
+    return DummyRun(row_of=raw.row_of, start=raw.start, tokens=raw.tokens, after_step=raw.after_step)
 
 
 def _recordings(where: str, raw: _Scenario, recorded: _Recorded) -> tuple[Recording, Recording]:

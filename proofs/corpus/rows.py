@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from settled.model.disciplines import RIGHT, Discipline
-from settled.model.events import Event, Job
+from settled.model.events import Event
 from settled.model.properties import Contract, Property
 
 
@@ -58,14 +58,13 @@ class StateColumn(StrEnum):
 class DummyRun:
     """A forward pass of a worker without requests, for the sake of other ranks: it runs over the row that request `row_of` had.
 
-    It comes after the processing of step `after_step` or the start of job `after_job`, and stands for `tokens` tokens from `start` on.
+    It comes once step `after_step` is processed, and stands for `tokens` tokens from `start` on.
     """
 
     row_of: str
     start: int
     tokens: int
-    after_step: int | None = None
-    after_job: Job | None = None
+    after_step: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

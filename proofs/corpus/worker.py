@@ -15,7 +15,6 @@ from settled.model.events import (
     Config,
     Event,
     Finish,
-    Load,
     PerGroup,
     Preempt,
     Process,
@@ -62,9 +61,10 @@ class _Worker:
         elif isinstance(event, Preempt) and self.rows is Rows.STASHED and event.request in self.grew_by:
             self.stashed[event.request] = self.grew_by.pop(event.request)
         yield event
-        for run in [run for run in self.pending if _comes_after(run, event)]:
-            self.pending.remove(run)
-            yield from self._dummy_run(run)
+        if isinstance(event, Process):
+            for run in [run for run in self.pending if run.after_step == event.step]:
+                self.pending.remove(run)
+                yield from self._dummy_run(run)
 
     def _place(self, entry: ScheduledRequest) -> ScheduledRequest:
         """The entry as the worker takes it, and its row from then on."""
@@ -95,12 +95,6 @@ class _Worker:
         yield Schedule(step=step, requests=(entry,))
         yield Process(step=step, requests=(ProcessedRequest(request=name, sampled=0, rejected=0),))
         yield Finish(request=name, reason="abort")
-
-
-def _comes_after(run: DummyRun, event: Event) -> bool:
-    if isinstance(event, Process):
-        return event.step == run.after_step
-    return isinstance(event, Load) and event.job == run.after_job
 
 
 def _joined(row: PerGroup, new_blocks: PerGroup) -> PerGroup:

@@ -113,7 +113,7 @@ def test_rows_of_families_not_taken_up_need_no_reason(tmp_path: Path) -> None:
         ({"case": with_scenario(events=[CONFIG, {"event": "add", "request": "A"}])}, "events[1]: add: missing key `prompt_tokens`"),
         (
             {"case": with_scenario(dummy_runs=[{"row_of": "A", "start": 0, "tokens": 1}])},
-            "dummy_runs: expected `after_step` or `after_job`",
+            "missing required field `after_step` - at `$.scenarios[0].dummy_runs[0]`",
         ),
         (
             {"case": with_scenario(dummy_runs=[{"row_of": "A", "start": 0, "tokens": 0, "after_step": 0}])},

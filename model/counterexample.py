@@ -39,7 +39,7 @@ from settled.model.explicit import Choice, Move
 from settled.model.kinds import SlidingWindow, ceil_div
 from settled.model.properties import Property
 from settled.model.search.bounded import Shortest
-from settled.model.specs import SlidingWindowSpec
+from settled.model.specs import MambaSpec, SlidingWindowSpec
 
 REQUEST, ANOTHER = "A", "B"
 NUM_BLOCKS = 16
@@ -49,6 +49,33 @@ PRUNE_FENCE = "prune fence"  # who holds pruned blocks that wait, as the referen
 def events_of(shortest: Shortest, discipline: Discipline) -> list[Event]:
     """The trace: a config, the request, and what each choice does. Raises IndexError if the trace needs more than 15 blocks."""
     return list(_Narrator(shortest, discipline).events())
+
+
+def decisions_of(shortest: Shortest, discipline: Discipline) -> list[Event]:
+    """The config, the request and the steps, without blocks: of a state kind, of which the engine itself must tell where its states go."""
+    steps = [choice for choice in shortest.choices if choice.move == Move.SCHEDULE]
+    assert len(steps) == len(shortest.choices), "only schedules are told without blocks"
+    drafts = shortest.drafts_max
+    spec = MambaSpec(block_size=shortest.block_size, mode="align", num_speculative_blocks=drafts)
+    config = Config(
+        schema=SCHEMA_VERSION,
+        engine=f"counterexample ({discipline.name})",
+        num_blocks=NUM_BLOCKS,
+        max_in_flight_steps=len(steps),
+        max_batched_tokens=max(_number(choice.tokens) for choice in steps),
+        num_draft_tokens=drafts,
+        prefix_caching=False,
+        kv_consumer=True,
+        groups=(spec,),
+    )
+    events: list[Event] = [config, Add(request=REQUEST, prompt_tokens=shortest.prompt)]
+    start = 0
+    for number, choice in enumerate(steps, start=1):
+        tokens = _number(choice.tokens)
+        entry = ScheduledRequest(request=REQUEST, start=start, tokens=tokens, drafts=0, new_blocks=((),), resumed=False)
+        events.append(Schedule(step=number, requests=(entry,)))
+        start += tokens
+    return [*events, End(idle=False)]
 
 
 @dataclass

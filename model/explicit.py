@@ -38,7 +38,7 @@ from settled.model.algebra import (
 )
 from settled.model.counters import Counters
 from settled.model.disciplines import Discipline, FreeBasis, PruneFence, Rounding
-from settled.model.kinds import Kind, SlidingWindow, in_block
+from settled.model.kinds import Kind, MambaAlign, SlidingWindow, in_block
 from settled.model.lifetime import Entry, Step
 from settled.model.properties import Contract, Property
 from settled.model.values import choose
@@ -140,6 +140,11 @@ class Setting:
         }
 
     @property
+    def keeps_states(self) -> bool:
+        """Whether the kind keeps a state: then steps have no drafts, whose slots move about in the table, which is not modelled here."""
+        return isinstance(self.kind, MambaAlign)
+
+    @property
     def _takes_drafts_off(self) -> bool:
         return self.kind.prune_basis(self.discipline) is FreeBasis.LESS_DRAFTS
 
@@ -184,7 +189,7 @@ def _can_schedule(state: Explicit, choice: Choice, setting: Setting) -> BoolTerm
         negate(state.queue[-1].step.unprocessed),
         tokens >= 1,
         drafts >= 0,
-        drafts <= setting.drafts_max,
+        drafts <= (0 if setting.keeps_states else setting.drafts_max),
         as_int(counters.in_flight) + tokens <= setting.in_flight_max,
         hit >= 0,
         implies(hit > 0, both(fresh, whole_blocks)),

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from settled.model.counterexample import events_of
+from settled.model.counterexample import decisions_of, events_of
 from settled.model.disciplines import (
     CALLBACK,
     CAP_WITHOUT_IN_FLIGHT,
     CEIL,
     DISCARD_FLAG,
     LOCAL_SUBTRACTION,
+    MAMBA_LOCAL,
     NO_FENCE,
     NULL_AT_ALLOCATION,
     OPTIMISTIC,
@@ -25,13 +26,16 @@ from settled.model.disciplines import (
 )
 from settled.model.events import Allocate, Config, Drop, Event, Finish, Hold, Preempt, Process, Release, Schedule, Touch
 from settled.model.explicit import Claim, Setting
-from settled.model.kinds import SlidingWindow
+from settled.model.kinds import Kind, MambaAlign, SlidingWindow
 from settled.model.monitor import Loss, Monitor, Report, Violation
 from settled.model.properties import Contract, Property
 from settled.model.search.bounded import WINDOW, Shortest, shortest_violation
 
 _READ, _WRITE, _ROLLBACK = Property.READ_RESIDENT, Property.WRITE_OWNED, Property.ROLLBACK_RESIDENT
 _COUNTERS, _HELD = Property.COUNTERS_SYMMETRIC, Property.HELD_BOUNDED
+
+
+WINDOWED = SlidingWindow(WINDOW)
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,7 @@ class Refutation:
     discipline: Discipline
     claim: Claim
     length: int
+    kind: Kind = WINDOWED
 
     @property
     def violates(self) -> Property:
@@ -57,14 +62,21 @@ class Refutation:
         return f"{self.discipline.name}-{self.violates}{'-in-flight' if self.claim.in_flight else ''}{contract}"
 
     @property
+    def what(self) -> str:
+        """The property, and what else is asked, in words."""
+        half = " of a step in flight" if self.claim.in_flight else ""
+        has_contract = self.violates in _OF_CONTRACTS and self.claim.contract is not Contract.SETTLED
+        return f"{self.violates}{half}" + (f" under {self.claim.contract}" if has_contract else "")
+
+    @property
     def setting(self) -> Setting:
         """A connector is shown finished tables where the prune before that is what is wrong."""
-        return Setting(SlidingWindow(WINDOW), self.discipline, connector=self.discipline is RAW_FINISH)
+        return Setting(self.kind, self.discipline, connector=self.discipline is RAW_FINISH)
 
 
-def _refutations(discipline: Discipline, **lengths: int) -> list[Refutation]:
+def _refutations(discipline: Discipline, kind: Kind | None = None, **lengths: int) -> list[Refutation]:
     """Under the settled contract a property by its own name, `in_flight_` before it for that half; `ordered_`: under stream_order."""
-    return [Refutation(discipline, _CLAIMS[name], length) for name, length in lengths.items()]
+    return [Refutation(discipline, _CLAIMS[name], length, kind or WINDOWED) for name, length in lengths.items()]
 
 
 _CLAIMS = {
@@ -89,11 +101,25 @@ REFUTATIONS = (
     *_refutations(RAW_FINISH, read=2, in_flight_read=2, write=3),
     *_refutations(POOL_FENCE, rollback=5, write=5, ordered_write=5),
     *_refutations(CALLBACK, rollback=5, write=5, ordered_write=5),
+    *_refutations(MAMBA_LOCAL, MambaAlign(), read=3, in_flight_read=3, write=3),
     *_refutations(LOCAL_SUBTRACTION, read=2, in_flight_read=2, write=2, rollback=7, ordered_write=7, held=3),
     *_refutations(CAP_WITHOUT_IN_FLIGHT, held=1),
     *_refutations(NULL_AT_ALLOCATION, read=1, write=1, ordered_read=1, ordered_write=1, rollback=4),
     *_refutations(DISCARD_FLAG, counters=3),
 )
+
+
+_OF_CONTRACTS = (_READ, _WRITE)  # the others are judged by the host's clock, whatever the contract
+
+
+def under(contract: Contract) -> list[Refutation]:
+    """What is refuted under a contract, the halves that speak of steps in flight left out."""
+    whole = [refutation for refutation in REFUTATIONS if not refutation.claim.in_flight]
+    free = [refutation for refutation in whole if refutation.violates not in _OF_CONTRACTS]
+    # No writer of the bounded search is out of order, so the last two contracts are one there.
+    searched = Contract.SETTLED if contract is Contract.SETTLED else Contract.STREAM_ORDER
+    wanted = [refutation for refutation in whole if refutation in free or refutation.claim.contract is searched]
+    return [replace(refutation, claim=refutation.claim._replace(contract=contract)) for refutation in wanted]
 
 
 @dataclass(frozen=True)
@@ -138,8 +164,17 @@ def search(refutation: Refutation) -> Counterexample | None:
     shortest = shortest_violation(refutation.setting, refutation.claim, length_max=refutation.length + 2)
     if shortest is None:
         return None
-    events = tuple(events_of(shortest, refutation.discipline))
+    events = tuple(_told(shortest, refutation))
     return Counterexample(refutation, shortest, events, judge(events, refutation.claim.contract))
+
+
+def _told(shortest: Shortest, refutation: Refutation) -> list[Event]:
+    """By the model, block by block; of a state kind by the reference, which is given the steps."""
+    if isinstance(refutation.kind, SlidingWindow):
+        return events_of(shortest, refutation.discipline)
+    from settled.reference.replay import replay
+
+    return replay(decisions_of(shortest, refutation.discipline), refutation.discipline)
 
 
 def judge(events: Iterable[Event], contract: Contract = Contract.SETTLED) -> Report:

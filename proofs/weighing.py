@@ -16,6 +16,7 @@ from settled.model import tracked, tracked_properties
 from settled.model.algebra import BoolTerm, as_int, implies, subterms
 from settled.model.disciplines import VLLM, Discipline, FreeBasis, Rounding, StaleOutput
 from settled.model.explicit import Claim
+from settled.model.kinds import Kind, MambaAlign
 from settled.model.properties import Contract, Property
 from settled.model.search.bounded import UndecidedError
 from settled.model.search.induction import Named, Obligation, decide, with_covers
@@ -26,7 +27,7 @@ from settled.proofs.counters import prefix_sums
 from settled.proofs.fence import OWNED_BY_ANYONE, kept, rows
 from settled.proofs.invariant import conjuncts, induction
 from settled.proofs.masks import CASES, Case, claim
-from settled.proofs.refutations import REFUTATIONS, Counterexample, Refutation, judge, matching, run_on_reference, search
+from settled.proofs.refutations import REFUTATIONS, WINDOWED, Counterexample, Refutation, judge, matching, run_on_reference, search
 from settled.proofs.residency import GENERIC, NO_LOAD, in_order, residency, rollback
 
 SEARCHED = 4  # events: how far a cell that nothing decides is searched
@@ -209,6 +210,11 @@ class Prover:
 # ---- cells -----------------------------------------------------------------------------------------------------------
 
 
+def kind_weighed(discipline: Discipline) -> Kind:
+    """A sliding window; for a discipline that differs for states alone, a state kind."""
+    return WINDOWED if discipline.state_basis is None else MambaAlign()
+
+
 class Weighing:
     """One run: asks for each cell first the proofs, then the known shortest traces, then the bounded search."""
 
@@ -242,7 +248,10 @@ class Weighing:
         return cell(Word.REFUTED, length=min(lengths))
 
     def _proof(self, discipline: Discipline, column: str, contract: Contract | None) -> str:
+        is_window = kind_weighed(discipline) is WINDOWED
         for argument in ARGUMENTS:
+            if not is_window and column != Property.COUNTERS_SYMMETRIC:
+                continue
             if column not in argument.columns or contract not in argument.contracts or not argument.applies(discipline):
                 continue
             # A generic mask has no block boundary, which is what the cap counts and rounding is about.
@@ -262,11 +271,12 @@ class Weighing:
         return "" if matching(judge(found.events, asked.contract), asked) else f"{refutation.name}: not violated under {contract}"
 
     def _search(self, discipline: Discipline, claims: Sequence[Claim], cell: Callable[..., Cell]) -> Cell:
-        if claims[0].prop is Property.SINGLE_OWNER:
+        is_window = kind_weighed(discipline) is WINDOWED
+        if claims[0].prop is Property.SINGLE_OWNER or (claims[0].prop is Property.HELD_BOUNDED and not is_window):
             return cell(Word.OPEN, searched=0)
         for asked in map(as_searched, claims):
             try:
-                found = search(Refutation(discipline, asked, SEARCHED - 2))
+                found = search(Refutation(discipline, asked, SEARCHED - 2, kind_weighed(discipline)))
             except UndecidedError as error:
                 return cell(Word.UNKNOWN, problem=str(error))
             if found is not None:

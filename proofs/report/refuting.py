@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from settled.model.counters import Counters, settled
+from settled.model.disciplines import DISCIPLINES, RIGHT
 from settled.model.events import Process, Release, Schedule
 from settled.model.explicit import SCOPE
 from settled.model.kinds import SlidingWindow
 from settled.model.search.bounded import Shortest, UndecidedError
 from settled.model.trace_io import encode_event, write_trace
+from settled.proofs.progress import STEPS_MAX, two_requests
 from settled.proofs.refutations import Counterexample, Refutation, Replayed, run_on_reference, search
 from settled.proofs.report.console import make_console
 from settled.proofs.report.picture import draw
@@ -65,6 +67,27 @@ def run(refutations: Sequence[Refutation], *, replay: bool, as_json: bool, folde
     return code
 
 
+def run_stuck(name: str, *, as_json: bool) -> Exit:
+    """A discipline that is refuted by a run in which nothing finishes; returns 1 if it does finish, or the right one does not."""
+    broken, right = two_requests(DISCIPLINES[name]), two_requests(RIGHT)
+    code = Exit.HOLDS if broken.steps is None and broken.freed_by_preempting == 0 and right.steps is not None else Exit.VIOLATED
+    if as_json:
+        runs = {"broken": asdict(broken), "right": asdict(right), "steps_max": STEPS_MAX}
+        click.echo(json.dumps({"discipline": name, "property": "admission_progress", **runs, "exit_code": int(code)}, indent=2))
+        return code
+    console = make_console()
+    console.print(f"\n[bold]{name}[/] ({escape(DISCIPLINES[name].summary)}) violates [bold]admission_progress[/]")
+    ended = "have not finished" if broken.steps is None else f"finish after {broken.steps} steps"
+    console.print(
+        f"  shown by a run, not by a search: two requests that fill the pool between them {ended} after {STEPS_MAX} steps and "
+        f"{broken.preemptions} preemptions, which returned {broken.freed_by_preempting} blocks at once.\n"
+        f"  The right discipline waits for the step in flight: they finish after {right.steps} steps and {right.preemptions} preemptions, "
+        f"which returned {right.freed_by_preempting} blocks at once.",
+        markup=False,
+    )
+    return code
+
+
 def attempt(refutation: Refutation, *, replay: bool) -> Outcome:
     """One refutation, from the search to the replay."""
     began = time.perf_counter()
@@ -102,9 +125,7 @@ def _write(counterexample: Counterexample, replayed: Replayed | None, folder: Pa
 def print_outcome(console: Console, outcome: Outcome) -> None:
     """The picture of one refutation, why, and what its replay came to."""
     refutation = outcome.refutation
-    console.print(
-        f"\n[bold]{refutation.discipline.name}[/] ({escape(refutation.discipline.summary)}) violates [bold]{refutation.violates}[/]"
-    )
+    console.print(f"\n[bold]{refutation.discipline.name}[/] ({escape(refutation.discipline.summary)}) violates [bold]{refutation.what}[/]")
     if outcome.problem or outcome.counterexample is None:
         console.print(f"  [bold yellow]unknown[/] {escape(outcome.problem)}")
         return
@@ -160,7 +181,7 @@ def _print_summary(console: Console, outcomes: Sequence[Outcome], code: Exit) ->
         shortest = outcome.counterexample.shortest if outcome.counterexample else None
         numbers = (str(shortest.length), _window(shortest), str(shortest.block_size)) if shortest else ("-", "-", "-")
         table.add_row(
-            outcome.refutation.discipline.name, outcome.refutation.violates, *numbers, _replay_word(outcome), f"{outcome.seconds:.1f}"
+            outcome.refutation.discipline.name, outcome.refutation.what, *numbers, _replay_word(outcome), f"{outcome.seconds:.1f}"
         )
     console.print()
     console.print(table)
@@ -185,6 +206,8 @@ def _as_dict(outcome: Outcome) -> dict[str, Any]:
     plain: dict[str, Any] = {
         "discipline": outcome.refutation.discipline.name,
         "property": outcome.refutation.violates,
+        "contract": outcome.refutation.claim.contract,
+        "in_flight": outcome.refutation.claim.in_flight,
         "problem": outcome.problem,
         "seconds": round(outcome.seconds, 3),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from math import gcd
 
 from settled.model.disciplines import RIGHT, Discipline
 from settled.model.specs import CrossAttentionSpec, CustomSpec, KVCacheSpec, MambaSpec
@@ -29,7 +30,13 @@ class EngineConfig:
     that a step may write past its tokens. Without `enable_chunked_prefill` a prefill is one step; with it, one takes at most
     `long_prefill_token_threshold` tokens of it (0: any number). `kv_consumer` says that a connector may load into pool blocks;
     `connector`, that there is one, which may load, store, and is shown the table of every finished request; `transfers_wait`, that
-    an asynchronous load waits on the device for the steps in flight when it starts. Raises ConfigError.
+    an asynchronous load waits on the device for the steps in flight when it starts.
+
+    `hash_block_size`: tokens that one hash of the prefix cache covers, a divisor of every block size (None: the greatest). If it is
+    given and smaller than a block, and all groups are full attention, a hit may end within a block, which is then copied.
+    `zero_fresh_blocks`: fresh blocks are zeroed before a step uses them (None: those of keys, if a group of states shares the pool, for
+    bytes of a state may read as NaN). `watermark`: the part of the pool that stays free when a request is admitted beside running ones.
+    Raises ConfigError.
     """
 
     groups: tuple[KVCacheSpec, ...]
@@ -43,6 +50,9 @@ class EngineConfig:
     enable_chunked_prefill: bool = True
     long_prefill_token_threshold: int = 0
     enable_prefix_caching: bool = False
+    hash_block_size: int | None = None
+    zero_fresh_blocks: bool | None = None
+    watermark: float = 0.0
     kv_consumer: bool = False
     connector: bool = False
     transfers_wait: bool = False
@@ -62,6 +72,8 @@ class EngineConfig:
             "num_lookahead_tokens": 0,
             "max_model_len": 2,
         }
+        if self.hash_block_size is not None:
+            at_least["hash_block_size"] = 1
         for name, minimum in at_least.items():
             if getattr(self, name) < minimum:
                 raise ConfigError(f"{name} must be at least {minimum}, not {getattr(self, name)}")
@@ -70,6 +82,10 @@ class EngineConfig:
                 f"max_num_batched_tokens is {self.max_num_batched_tokens}: a prefill of up to {self.max_model_len} tokens must fit into a "
                 "step without enable_chunked_prefill"
             )
+        if self.hash_block_size is not None and any(spec.block_size % self.hash_block_size for spec in self.cached_groups):
+            raise ConfigError(f"hash_block_size: {self.hash_block_size} does not divide every block size")
+        if not 0 <= self.watermark < 1:
+            raise ConfigError(f"watermark must be at least 0 and below 1, not {self.watermark}")
         for index, spec in enumerate(self.groups):
             problem = self._problem_with(spec)
             if problem is not None:
@@ -79,6 +95,24 @@ class EngineConfig:
     def max_in_flight_tokens(self) -> int:
         """M: tokens scheduled and not processed, at most: one full batch for every step of the pipeline."""
         return self.max_in_flight_steps * self.max_num_batched_tokens
+
+    @property
+    def cached_groups(self) -> tuple[KVCacheSpec, ...]:
+        """The groups whose blocks the prefix cache may know: all but states overwritten in place."""
+        return tuple([spec for spec in self.groups if not (isinstance(spec, MambaSpec) and spec.mode == "none")])
+
+    @property
+    def tokens_per_hash(self) -> int:
+        """Tokens that one hash covers."""
+        if self.hash_block_size is not None:
+            return self.hash_block_size
+        return gcd(*(spec.block_size for spec in self.cached_groups)) or 1
+
+    def zeroes(self, spec: KVCacheSpec) -> bool:
+        """Whether fresh blocks of a group are zeroed."""
+        if self.zero_fresh_blocks is not None:
+            return self.zero_fresh_blocks
+        return not isinstance(spec, MambaSpec) and any(isinstance(other, MambaSpec) for other in self.groups)
 
     def _problem_with(self, spec: KVCacheSpec) -> str | None:
         """Why the engine cannot serve a group; None if it can."""

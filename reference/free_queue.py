@@ -13,21 +13,24 @@ class PoolError(RuntimeError):
 
 
 class BlockHash(NamedTuple):
-    """What a full block holds: the chained hash of its tokens and all before them, for the layers of one group."""
+    """What a block holds: the chained hash of its tokens and all before them, for the layers of one group."""
 
     group: int
     value: int
 
 
 class KVCacheBlock:
-    """One block of the pool. `ref_cnt` counts the table entries that refer to it; `block_hash` is set while it is cached."""
+    """One block of the pool. `ref_cnt` counts the table entries, and other holders, that refer to it; `block_hash` is set while it is
+    cached, `partial_hash` while it is cached for the first of its tokens alone.
+    """
 
-    __slots__ = ("block_hash", "block_id", "next_free_block", "prev_free_block", "ref_cnt")
+    __slots__ = ("block_hash", "block_id", "next_free_block", "partial_hash", "prev_free_block", "ref_cnt")
 
     def __init__(self, block_id: int) -> None:
         self.block_id = block_id
         self.ref_cnt = 0
         self.block_hash: BlockHash | None = None
+        self.partial_hash: BlockHash | None = None
         self.prev_free_block: KVCacheBlock | None = None
         self.next_free_block: KVCacheBlock | None = None
 
@@ -63,7 +66,18 @@ class FreeKVCacheBlockQueue:
         """Takes `count` blocks from the front, or raises PoolError and takes none."""
         if count > self.num_free_blocks:
             raise PoolError(f"{count} blocks were asked for, {self.num_free_blocks} are free")
-        return [self.popleft() for _ in range(count)]
+        blocks: list[KVCacheBlock] = []
+        block = self._sentinel.next_free_block
+        for _ in range(count):
+            assert block is not None
+            blocks.append(block)
+            after = block.next_free_block
+            block.prev_free_block = block.next_free_block = None
+            block = after
+        assert block is not None
+        self._sentinel.next_free_block, block.prev_free_block = block, self._sentinel
+        self.num_free_blocks -= count
+        return blocks
 
     def remove(self, block: KVCacheBlock) -> None:
         """Takes a block out of wherever it stands. Raises PoolError when it is not in the queue."""

@@ -9,7 +9,7 @@ for a load brings nothing that no query after it reads: then the request starts 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from settled.model.disciplines import FreeBasis
 from settled.model.events import After, ComputedCause
@@ -23,6 +23,14 @@ if TYPE_CHECKING:
     from settled.reference.scheduler import Scheduler
 
 LOADABLE_KINDS = (FullAttentionSpec, SlidingWindowSpec, ChunkedLocalAttentionSpec)  # what is skipped is a prefix: no state, no gap
+
+
+class Prefix(NamedTuple):
+    """What a request need not compute: a hit in the cache, and the tokens after it that a load brings."""
+
+    hit: CacheHit
+    num_external_tokens: int = 0
+    is_async: bool = False
 
 
 class RemoteKV:
@@ -41,29 +49,49 @@ class RemoteKV:
 
     # ---- loads -------------------------------------------------------------------------------------------------------
 
-    def get_num_new_matched_tokens(self, request: Request, hit: CacheHit) -> tuple[int | None, bool]:
-        """What the connector offers after a hit in the cache, and whether its load is asynchronous.
+    def get_computed_blocks(self, request: Request) -> Prefix | None:
+        """The prefix that a request finds in the cache, and what the connector has after it; None if that is not known yet.
 
-        Raises TransferError for more than there is: a synchronous load leaves one token to compute.
+        The connector is asked about whole blocks: more than the rest of a hit that ends within one takes its place, so that the load
+        does not meet the copy. Raises TransferError for more than there is: a synchronous load leaves one token to compute.
         """
+        hit = self.kv_cache_manager.get_computed_blocks(request)
         if self.connector is None or not self.can_load:
-            return 0, False
-        num_tokens, is_async = self.connector.get_num_new_matched_tokens(request, hit.num_tokens)
+            return Prefix(hit)
+        tail = hit.num_tokens % self.kv_cache_manager.hit_alignment
+        num_tokens, is_async = self.connector.get_num_new_matched_tokens(request, hit.num_tokens - tail)
         if num_tokens is None:
-            return None, False
-        left = request.num_tokens - hit.num_tokens - (not is_async)
+            return None
+        left = request.num_tokens - hit.num_tokens + tail - (not is_async)
         if not 0 <= num_tokens <= left:
             raise TransferError(f"request {request.request_id!r}: {num_tokens} tokens offered, expected 0 to {left}")
-        return num_tokens, is_async and num_tokens > 0
+        if num_tokens <= tail:
+            return Prefix(hit)
+        if tail:
+            hit = self.kv_cache_manager.get_computed_blocks(request, hit.num_tokens - tail)
+        return Prefix(hit, num_tokens, is_async)
 
     def start_load(
-        self, request: Request, hit: CacheHit, num_external_tokens: int, *, handles: int | None = None, is_gated: bool = True
+        self,
+        request: Request,
+        hit: CacheHit,
+        num_external_tokens: int,
+        *,
+        handles: int | None = None,
+        is_gated: bool = True,
+        has_running: bool = False,
     ) -> bool:
         """Gives the request its blocks and starts an asynchronous load; False if the pool has too few. `handles`: if not one a worker."""
         assert self.connector is not None
         start_token = hit.num_tokens
         new_blocks = self.kv_cache_manager.allocate_slots(
-            request, 0, hit=hit, num_external_tokens=num_external_tokens, delay_cache_blocks=True, full_sequence_must_fit=is_gated
+            request,
+            0,
+            hit=hit,
+            num_external_tokens=num_external_tokens,
+            delay_cache_blocks=True,
+            full_sequence_must_fit=is_gated,
+            keep_watermark=has_running,
         )
         if new_blocks is None:
             return False
@@ -88,6 +116,7 @@ class RemoteKV:
             return
         load = self.transfers.start(request, where, is_load=True, handles=handles, start_token=start_token, step=step, after=after)
         request.pending_load = load.job
+        self.kv_cache_manager.preparation.keep_bytes(where.ids)
         if self.connector is not None:
             self.connector.update_state_after_alloc(request, load)
 
@@ -152,6 +181,7 @@ class RemoteKV:
             self._set_computed(request, num_valid_tokens, "load_failed")
             if num_valid_tokens > 0:
                 self.kv_cache_manager.cache_blocks(request, num_valid_tokens)
+                self.kv_cache_manager.zero_from(request.request_id, num_valid_tokens)
             else:
                 self.scheduler.give_up_load(request)
             return
@@ -160,7 +190,9 @@ class RemoteKV:
         request.drop_stale_output = True
         request.start_over()
         self._set_computed(request, num_valid_tokens, "load_failed", stale=True)
-        if num_valid_tokens == 0:
+        if num_valid_tokens > 0:
+            self.kv_cache_manager.zero_from(request.request_id, num_valid_tokens)
+        else:
             self.scheduler.preempt_after_failed_load(request)
 
     def _set_computed(self, request: Request, num_tokens: int, cause: ComputedCause, *, stale: bool = False) -> None:

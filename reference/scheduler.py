@@ -237,16 +237,15 @@ class Scheduler:
             if not is_ready(request):
                 skipped.append(self.waiting.popleft())
                 continue
-            hit = self.kv_cache_manager.get_computed_blocks(request)
-            external, is_async = self.remote.get_num_new_matched_tokens(request, hit)
-            if external is None:
+            prefix = self.remote.get_computed_blocks(request)
+            if prefix is None:
                 skipped.append(self.waiting.popleft())
-            elif is_async:
-                if not self.remote.start_load(request, hit, external):
+            elif prefix.is_async:
+                if not self.remote.start_load(request, prefix.hit, prefix.num_external_tokens, has_running=bool(self.running)):
                     break
                 self.loading.append(self.waiting.popleft())
             else:
-                entry = self._admit(request, hit, external, budget)
+                entry = self._admit(request, prefix.hit, prefix.num_external_tokens, budget)
                 if entry is None:
                     break
                 entries.append(entry)
@@ -272,6 +271,7 @@ class Scheduler:
             num_lookahead_tokens=self.config.num_lookahead_tokens,
             delay_cache_blocks=num_external_tokens > 0,
             full_sequence_must_fit=True,
+            keep_watermark=bool(self.running),
         )
         if new_blocks is None:
             return None
@@ -317,6 +317,7 @@ class Scheduler:
         self.next_step += 1
         if self.connector is not None:
             self._start_transfers(step)
+        self.kv_cache_manager.preparation.dispatch(step.step, step.sequence)
         for entry in entries:
             request = entry.request
             request.num_computed_tokens += entry.tokens
@@ -466,6 +467,7 @@ class Scheduler:
             self.recorder.process(step.step, _processed(step.entries, settled))
         # All that this step and earlier ones write is written, and read: what waited for it may go.
         self.kv_cache_manager.block_pool.step_processed(step.sequence)
+        self.kv_cache_manager.preparation.processed(step.sequence)
         for free in self.fence.step_processed(step.sequence):
             self.kv_cache_manager.free_deferred(free.request_id, free.tables)
         for entry, settlement in zip(step.entries, settled, strict=True):

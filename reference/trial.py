@@ -48,12 +48,14 @@ class _Before:
     ) -> None:
         self.manager, self.running, self.loading, self.waiting = manager, running, loading, waiting
         self.pool: PoolState = manager.block_pool.save()
+        self.preparation = manager.preparation.save()
         self.tables = [(group, request.request_id, group.save(request.request_id)) for group in manager.managers for request in requests]
         self.requests = [(request, request.status, request.num_computed_tokens) for request in requests]
         self.queues = (tuple(running), tuple(loading), tuple(waiting))
 
     def restore(self) -> None:
         self.manager.block_pool.restore(self.pool)
+        self.manager.preparation.restore(self.preparation)
         for group, request_id, state in self.tables:
             group.restore(request_id, state)
         for request, status, num_computed_tokens in self.requests:

@@ -46,9 +46,12 @@ class SingleTypeKVCacheManager(ABC):
     def __init__(self, spec: KVCacheSpec, group: int, pool: BlockPool, rounding: Rounding) -> None:
         self.block_size = spec.block_size
         self.cap = spec.cap
+        self.hashes_per_block = 1
+        self.zeroes_fresh_blocks = False
         self.group = group
         self.pool = pool
-        self.rounding = rounding
+        # Only whole blocks of skipped tokens are freed, unless the discipline rounds up, or stops one short.
+        self.rounding_tokens = {Rounding.FLOOR: 0, Rounding.CEIL: spec.block_size - 1, Rounding.SHORT: -spec.block_size}[rounding]
         self.req_to_blocks: dict[str, list[KVCacheBlock]] = {}
         self.num_cached_block: dict[str, int] = {}  # blocks of the table that need no further look by the prefix cache
 
@@ -64,14 +67,7 @@ class SingleTypeKVCacheManager(ABC):
 
     def get_skipped_range(self, num_computed_tokens: int, num_prompt_tokens: int) -> tuple[int, int]:
         """Which blocks, first and past the last, go back to the pool: those of skipped tokens, unless the kind keeps some of them."""
-        return 0, self.to_blocks(self.get_num_skipped_tokens(num_computed_tokens))
-
-    def to_blocks(self, num_skipped_tokens: int) -> int:
-        """How many blocks that many skipped tokens free; only whole ones, unless the discipline rounds up, or stops one short."""
-        if self.rounding is Rounding.CEIL:
-            return cdiv(num_skipped_tokens, self.block_size)
-        whole_blocks = num_skipped_tokens // self.block_size
-        return max(0, whole_blocks - 1) if self.rounding is Rounding.SHORT else whole_blocks
+        return 0, (self.get_num_skipped_tokens(num_computed_tokens) + self.rounding_tokens) // self.block_size
 
     # ---- pruning -----------------------------------------------------------------------------------------------------
 
@@ -132,6 +128,8 @@ class SingleTypeKVCacheManager(ABC):
         first_index = len(table)
         table.extend(blocks)
         ids = tuple([block.block_id for block in blocks])
+        if self.zeroes_fresh_blocks:
+            self.pool.to_zero.extend(ids)
         if self.pool.recorder is not None:
             self.pool.recorder.allocate(request_id, self.group, first_index, ids)
         return ids
@@ -170,30 +168,34 @@ class SingleTypeKVCacheManager(ABC):
 
     # ---- prefix cache ------------------------------------------------------------------------------------------------
 
-    def get_cached_block(self, block_hash: int) -> KVCacheBlock | None:
-        return self.pool.get_cached_block(BlockHash(self.group, block_hash))
+    def num_hashed_blocks(self, hashes: Sequence[int], max_length: int) -> int:
+        """How many full blocks of at most `max_length` tokens the hashes cover."""
+        return min(max_length // self.block_size, len(hashes) // self.hashes_per_block)
 
-    def cache_blocks(self, request: Request, num_tokens: int, *, unsaved_index: int = -1) -> list[CacheEntry]:
-        """Gives hashes to the full blocks among the first `num_tokens` tokens, which must be known; returns the new entries. The block
-        at `unsaved_index` gets none: it does not hold what its hash would stand for.
+    def cached_at(self, hashes: Sequence[int], index: int) -> KVCacheBlock | None:
+        """A cached block that stands for table index `index`: chained, the hash at its end covers the block and all before it."""
+        return self.pool.get_cached_block(BlockHash(self.group, hashes[(index + 1) * self.hashes_per_block - 1]))
+
+    def cache_blocks(self, request: Request, num_tokens: int, entries: list[CacheEntry] | None, *, unsaved_index: int = -1) -> None:
+        """Gives hashes to the full blocks among the first `num_tokens` tokens, which must be known; adds them to `entries`, if that is
+        wanted. The block at `unsaved_index` gets none: it does not hold what its hash would stand for.
         """
         first = self.num_cached_block.get(request.request_id, 0)
         full_blocks = num_tokens // self.block_size
         if first >= full_blocks:
-            return []
+            return
         assert num_tokens <= request.num_tokens
         table = self.req_to_blocks[request.request_id]
-        hashes = request.hashes_for(self.block_size)
+        hashes = request.hashes_up_to_now(self.block_size // self.hashes_per_block)
         null = self.pool.null_block
-        entries = []
         for index in range(first, full_blocks):
             block = table[index]
             if block is null or block.block_hash is not None or index == unsaved_index:
                 continue
-            self.pool.cache_block(block, BlockHash(self.group, hashes[index]))
-            entries.append(self._cache_entry(request.request_id, block, index))
+            self.pool.cache_block(block, BlockHash(self.group, hashes[(index + 1) * self.hashes_per_block - 1]))
+            if entries is not None:
+                entries.append(self._cache_entry(request.request_id, block, index))
         self.num_cached_block[request.request_id] = full_blocks
-        return entries
 
     def _cache_entry(self, request_id: str, block: KVCacheBlock, index: int) -> CacheEntry:
         assert block.block_hash is not None

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from settled.model.disciplines import Rounding
 from settled.model.events import ReleaseCause
 from settled.model.specs import CustomSpec
+from settled.reference.free_queue import KVCacheBlock
 from settled.reference.managers.full import FullAttentionManager
 from settled.reference.masks import mask_named
 from settled.reference.pool import BlockPool
@@ -21,8 +24,7 @@ class CustomManager(FullAttentionManager):
         """Whether the query at `num_computed_tokens` reads no token of a past block; with rounding up, not its first one, and with a
         prune that stops short none of the next block either."""
         first = index * self.block_size
-        looked_at = {Rounding.CEIL: 1, Rounding.FLOOR: self.block_size, Rounding.SHORT: 2 * self.block_size}
-        tokens = range(first, first + looked_at[self.rounding])
+        tokens = range(first, first + self.block_size - self.rounding_tokens)
         return all(token < num_computed_tokens and not self.reads(num_computed_tokens, token) for token in tokens)
 
     def remove_skipped_blocks(self, request_id: str, num_computed_tokens: int, num_prompt_tokens: int, cause: ReleaseCause) -> None:
@@ -32,3 +34,7 @@ class CustomManager(FullAttentionManager):
         self._prune(
             request_id, [index for index in past if table[index] is not null and self.is_skipped(index, num_computed_tokens)], cause
         )
+
+    def kept_of_hit(self, hit: Sequence[KVCacheBlock], num_hit_tokens: int, num_prompt_tokens: int) -> list[KVCacheBlock]:
+        null = self.pool.null_block
+        return [null if self.is_skipped(index, num_hit_tokens) else block for index, block in enumerate(hit)]

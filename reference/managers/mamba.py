@@ -26,6 +26,14 @@ from settled.reference.request import Request
 Indices = tuple[int, ...]
 
 
+class StateIndices(NamedTuple):
+    """The table entries that a step may read and may write; `known`: that it does read and write them all, whatever outputs say."""
+
+    reads: Indices
+    writes: Indices
+    known: bool
+
+
 class MambaManager(SingleTypeKVCacheManager):
     """What both modes share. `num_speculative_blocks`: slots behind the running one, one for each draft of a step."""
 
@@ -39,8 +47,8 @@ class MambaManager(SingleTypeKVCacheManager):
         """The next step needs the state after the last computed token."""
         return max(0, num_computed_tokens - 1)
 
-    def step_indices(self, request: Request, start: int, tokens: int, drafts: int) -> tuple[Indices, Indices]:
-        """The table entries that a step of `tokens` tokens from `start` on, the last `drafts` of them drafts, may read and may write.
+    def step_indices(self, request: Request, start: int, tokens: int, drafts: int) -> StateIndices:
+        """What a step of `tokens` tokens from `start` on, the last `drafts` of them drafts, reads and writes.
 
         To be called once a step, in order, when its blocks are allocated and the request's counters have not advanced.
         """
@@ -66,10 +74,10 @@ class MambaNoneManager(MambaManager):
         """Nothing: a state overwritten in place is never that of a full block."""
         return []
 
-    def step_indices(self, request: Request, start: int, tokens: int, drafts: int) -> tuple[Indices, Indices]:
+    def step_indices(self, request: Request, start: int, tokens: int, drafts: int) -> StateIndices:
         last_drafts = max([entry.drafts for entry in request.unprocessed if not entry.stale], default=self.num_speculative_blocks)
         reads = tuple(range(1 + last_drafts)) if start > 0 else ()
-        return reads, tuple(range(1 + drafts))
+        return StateIndices(reads, tuple(range(1 + drafts)), len(reads) <= 1)
 
 
 class AlignState(NamedTuple):
@@ -155,7 +163,7 @@ class MambaAlignManager(MambaManager):
 
     # ---- steps -------------------------------------------------------------------------------------------------------
 
-    def step_indices(self, request: Request, start: int, tokens: int, drafts: int) -> tuple[Indices, Indices]:
+    def step_indices(self, request: Request, start: int, tokens: int, drafts: int) -> StateIndices:
         """The running slot is that of the step's last token, drafts included.
 
         Drafts of unprocessed steps may be rejected, which lowers the start. When what is accepted ends a block, the step also copies
@@ -168,25 +176,25 @@ class MambaAlignManager(MambaManager):
         running = cdiv(start + tokens, self.block_size) - 1
         lowest_running = cdiv(start - rejectable + tokens, self.block_size) - 1
         lowest_write = cdiv(start - rejectable + tokens - drafts, self.block_size) - 1
-        reads: Indices = ()
-        if state.last_slots is not None:
-            reads = tuple(range(max(state.last_slots[0], settled_index), state.last_slots[1] + 1))
+        first, last = state.last_slots or (0, -1)
+        reads = tuple(range(max(first, settled_index), last + 1))
+        writes = tuple(range(lowest_write, running + drafts + 1))
         self._states[request.request_id] = state._replace(last_slots=(lowest_running, running + drafts))
-        return reads, tuple(range(lowest_write, running + drafts + 1))
+        return StateIndices(reads, writes, len(writes) == 1 and len(reads) <= 1)
 
     # ---- prefix cache ------------------------------------------------------------------------------------------------
 
     def find_longest_cache_hit(self, hashes: Sequence[int], max_length: int, alignment: int) -> list[KVCacheBlock]:
         """Null, then the one state with which the prefix ends."""
         return longest_suffix(
-            lambda index: self.get_cached_block(hashes[index]),
-            min(max_length // self.block_size, len(hashes)),
+            lambda index: self.cached_at(hashes, index),
+            self.num_hashed_blocks(hashes, max_length),
             first_needed=lambda num_blocks: num_blocks - 1,
             blocks_aligned=alignment // self.block_size,
             null_block=self.pool.null_block,
         )
 
-    def cache_blocks(self, request: Request, num_tokens: int, *, unsaved_index: int = -1) -> list[CacheEntry]:
+    def cache_blocks(self, request: Request, num_tokens: int, entries: list[CacheEntry] | None, *, unsaved_index: int = -1) -> None:
         """A block gets a hash only if some step leaves the state at its end there: a step of known tokens that runs past the end of the
         block in which it starts leaves there what it started from.
         """
@@ -194,9 +202,10 @@ class MambaAlignManager(MambaManager):
         index = start // self.block_size
         if start % self.block_size and num_tokens > (index + 1) * self.block_size:
             unsaved_index = index
-        entries = super().cache_blocks(request, num_tokens, unsaved_index=unsaved_index)
-        self._cached_this_step.update([entry.block for entry in entries])
-        return entries
+        first = self.num_cached_block.get(request.request_id, 0)
+        super().cache_blocks(request, num_tokens, entries, unsaved_index=unsaved_index)
+        table = self.req_to_blocks[request.request_id]
+        self._cached_this_step.update([block.block_id for block in table[first : num_tokens // self.block_size] if block.block_hash])
 
     def is_computed_this_step(self, kept: Sequence[KVCacheBlock]) -> bool:
         """Whether a hit ends with a state that a request scheduled in this very step computes: it is not there when the step begins."""

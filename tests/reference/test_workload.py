@@ -9,8 +9,10 @@ import pytest
 
 from settled.model.disciplines import DISCIPLINES, RIGHT, VLLM, Discipline
 from settled.model.events import Config, End, Event, Preempt, Release
+from settled.model.monitor import Monitor, Verdict
+from settled.model.properties import Contract, Property
 from settled.reference.engine import Engine
-from settled.reference.workload import random_workload, run_workload
+from settled.reference.workload import ALL_KINDS, random_workload, run_workload
 
 RIGHT_DISCIPLINES = [RIGHT, VLLM]
 
@@ -24,6 +26,7 @@ def check_pool(engine: Engine) -> None:
         for table in group.req_to_blocks.values():
             references.update(block.block_id for block in table if not block.is_null)
     references.update(block.block_id for block in pool.blocks_aside())
+    references.update(block.block_id for block in manager.preparation.held_blocks())
     references.update(block.block_id for block in engine.scheduler.remote.transfers.pinned_blocks())
     for free in engine.scheduler.fence:
         references.update(block.block_id for table in free.tables for block in table.blocks)
@@ -32,8 +35,9 @@ def check_pool(engine: Engine) -> None:
     assert len(queue) == len(set(queue)) == pool.get_num_free_blocks()
     assert set(queue) == {block_id for block_id in range(1, pool.num_blocks) if references[block_id] == 0}
     for block in pool.cached_blocks():
-        assert block.block_hash is not None
-        assert pool.get_cached_block(block.block_hash) is not None
+        hashes = [block_hash for block_hash in (block.block_hash, block.partial_hash) if block_hash is not None]
+        assert hashes
+        assert all(pool.get_cached_block(block_hash) is not None for block_hash in hashes)
 
 
 def check_counters(engine: Engine) -> None:
@@ -94,6 +98,26 @@ def test_a_request_that_is_not_disturbed_runs_to_its_end() -> None:
         summary = run_workload(workload, steps=200, sink=events.append)
         assert summary.given_up == 0
         assert summary.added > workload.requests_max
+
+
+@pytest.mark.parametrize("contract", [Contract.SETTLED, Contract.STREAM_ORDER], ids=lambda contract: contract.value)
+@pytest.mark.parametrize("kinds", [*((kind,) for kind in ALL_KINDS), ALL_KINDS], ids=lambda kinds: kinds[0] if len(kinds) == 1 else "all")
+def test_the_monitor_finds_nothing_in_runs_of_any_kind(kinds: tuple[str, ...], contract: Contract) -> None:
+    """With the fence under the contract that demands it, and without."""
+    for seed in range(6):
+        events: list[Event] = []
+        workload = random_workload(seed, kinds=kinds)
+        run_workload(workload, fence=contract is Contract.SETTLED, steps=80, sink=events.append)
+        config = events[0]
+        assert isinstance(config, Config)
+        monitor = Monitor(config, contract)
+        for line, event in enumerate(events, start=1):
+            monitor.feed(line, event)
+        report = monitor.finish()
+        assert [violation for result in report.properties for violation in result.violations] == [], f"seed {seed}"
+        assert report.unknown == ()
+        verdicts = {result.property: result.verdict for result in report.properties}
+        assert {name for name, verdict in verdicts.items() if verdict is Verdict.HOLDS} >= set(Property)
 
 
 @pytest.mark.parametrize("discipline", DISCIPLINES.values(), ids=lambda discipline: discipline.name)

@@ -23,6 +23,8 @@ COMMANDS = {
     "prove": "Prove the theorems: a row per obligation, covers, killers.",
     "refute": "Break a discipline: its shortest counterexample, then run it.",
     "check": "Judge a recorded trace, event by event.",
+    "fuzz": "Run the reference under random decisions: what is violated, shrunk and kept.",
+    "graph": "All states that a small engine reaches: where it is stuck, and who waits for whom.",
     "doctor": "Say what is installed here, and what is missing.",
 }
 

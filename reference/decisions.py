@@ -64,10 +64,11 @@ class Player:
 
 
 class Sort(NamedTuple):
-    """A sort of decision. `weight`: how often it comes among random ones."""
+    """A sort of decision. `is_possible`: whether it would do anything. `weight`: how often it comes among random ones."""
 
     meaning: str
     perform: Callable[..., None]
+    is_possible: Callable[[Player], bool]
     arguments: tuple[Argument, ...] = ()
     weight: int = 1
 
@@ -172,6 +173,18 @@ def _drain(player: Player) -> None:
         _count(player, player.engine.process())
 
 
+def _is_unfinished(player: Player) -> bool:
+    return bool(player.engine.scheduler.requests)
+
+
+def _is_schedulable(player: Player) -> bool:
+    return player.engine.can_schedule and _is_unfinished(player)
+
+
+def _is_unprocessed(player: Player) -> bool:
+    return bool(player.engine.unprocessed)
+
+
 _WHICH = Argument("which", range(8))
 _ALL = 9  # more drafts than any step has
 _REJECTED = (0, 1, _ALL, 0, 1, 2, 3)
@@ -180,29 +193,39 @@ SORTS: dict[str, Sort] = {
     "schedule": Sort(
         "dispatch the next step, as the scheduler chooses it",
         _schedule,
+        _is_schedulable,
         (Argument("drafts_held_back", (0, 0, 0, 1, 2, _ALL)),),
         weight=10,
     ),
     "process": Sort(
         "take in the output of the oldest unprocessed step",
         _process,
+        _is_unprocessed,
         (Argument("rejected", _REJECTED), Argument("rejected_of_others", _REJECTED), Argument("stop", range(24))),
         weight=9,
     ),
     "add": Sort(
         "add a request",
         _add,
+        lambda _player: True,
         (Argument("length", range(64)), Argument("limit", range(24)), Argument("prefix", range(7))),
         weight=6,
     ),
     "schedule_one": Sort(
         "dispatch a step of one request",
         _schedule_one,
+        _is_schedulable,
         (_WHICH, Argument("tokens_held_back", range(16)), Argument("drafts", range(6))),
         weight=4,
     ),
-    "preempt": Sort("preempt a running request", _preempt, (_WHICH, Argument("drops", (0, 1, 1))), weight=3),
-    "abort": Sort("abort a request", _abort, (_WHICH,), weight=1),
-    "drain": Sort("abort all requests and process all steps", _drain, weight=1),
+    "preempt": Sort(
+        "preempt a running request",
+        _preempt,
+        lambda player: bool(player.engine.scheduler.running),
+        (_WHICH, Argument("drops", (0, 1, 1))),
+        weight=3,
+    ),
+    "abort": Sort("abort a request", _abort, _is_unfinished, (_WHICH,), weight=1),
+    "drain": Sort("abort all requests and process all steps", _drain, lambda player: not player.engine.is_idle, weight=1),
 }
 DRAIN = Decision("drain")

@@ -1,7 +1,7 @@
 """Bytes decoded to a configuration and decisions: every byte string is a run that the engine accepts.
 
-A generator asks for small numbers, of which 0 is the simplest; where they come from is another's job: from bytes here, from a property-based
-testing library elsewhere. So both draw from one definition, and a run that one found is a run that the other can shrink.
+A generator asks for small numbers, of which 0 is the simplest; where they come from is another's job: from bytes here, from a
+property-based testing library elsewhere. So both draw from one definition.
 """
 
 from __future__ import annotations
@@ -131,9 +131,7 @@ KINDS: dict[str, Callable[[Numbers, int], KVCacheSpec]] = {
 def read_config(numbers: Numbers, space: ConfigSpace) -> EngineConfig:
     """A configuration that the engine accepts: the pool holds what start-up sizing asks for, or little more."""
     kinds = space.kinds or tuple(KINDS)
-    groups = tuple(
-        KINDS[numbers.pick(kinds)](numbers, numbers.pick(space.block_sizes)) for _ in range(1 + numbers.below(space.groups_max))
-    )
+    groups = tuple(KINDS[numbers.pick(kinds)](numbers, numbers.pick(space.block_sizes)) for _ in range(1 + numbers.below(space.groups_max)))
     drafts = numbers.below(space.num_speculative_tokens + 1)
     config = EngineConfig(
         groups=groups,

@@ -15,7 +15,9 @@ RUNS_DEFAULT = 500
 
 
 @click.command()
-@click.option("--discipline", "names", multiple=True, metavar="NAME", help="What the engine does; may be given several times. Default: settled.")
+@click.option(
+    "--discipline", "names", multiple=True, metavar="NAME", help="What the engine does; may be given several times. Default: settled."
+)
 @click.option(
     "--contract",
     type=click.Choice([contract.value for contract in Contract]),
@@ -65,9 +67,7 @@ def fuzz(
         sys.exit(fuzzing.run_one(disciplines[0], Contract(contract), _bytes_of(numbers), as_json=as_json))
     try:
         sys.exit(
-            fuzzing.run(
-                disciplines, Contract(contract), runs=runs, seconds=seconds, seed=seed, folder=folder, jobs=jobs, as_json=as_json
-            )
+            fuzzing.run(disciplines, Contract(contract), runs=runs, seconds=seconds, seed=seed, folder=folder, jobs=jobs, as_json=as_json)
         )
     except CorpusError as error:
         click.echo(f"settled fuzz: {error}", err=True)

@@ -6,7 +6,6 @@ A finding is written at once and replaced when a smaller case is known; each fil
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import tempfile
@@ -95,7 +94,7 @@ class Corpus:
                 try:
                     part.write(text)
                     part.flush()
-                    os.replace(part.name, path)
+                    Path(part.name).replace(path)
                 except BaseException:
                     with suppress(OSError):
                         Path(part.name).unlink()

@@ -1,7 +1,8 @@
 """A found case made small: fewer decisions first, then a simpler configuration and simpler values.
 
-Hypothesis shrinks what its own tests find (`strategies.py`), but its search is random once it starts from a case of another's, and each of
-its tries costs ten times the run. This one tries the same sort of changes in a fixed order, so the same case always becomes the same small one.
+Hypothesis shrinks what its own tests find (`strategies.py`); but from a case that it did not draw itself, its shrinker starts with another
+seed every time, and each of its tries costs ten times the run. This one tries the same sort of changes in a fixed order, so the same case
+always becomes the same small one.
 """
 
 from __future__ import annotations

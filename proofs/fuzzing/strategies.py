@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from settled.model.disciplines import RIGHT, Discipline
 from settled.reference.config import EngineConfig
 from settled.reference.decisions import Decision
-from settled.reference.decoder import Case, ConfigSpace, Numbers, read_config, read_decision
+from settled.reference.decoder import Case, ConfigSpace, Numbers, read_config, read_decision, with_decisions
 
 DECISIONS_MAX = 60
 
@@ -59,7 +59,7 @@ def engine_configs(
         max_model_len=max_model_len,
         discipline=discipline,
     )
-    return _configs(space).map(lambda drawn: drawn[0])
+    return _configs(space)
 
 
 def scripts(*, decisions_max: int = DECISIONS_MAX) -> st.SearchStrategy[tuple[Decision, ...]]:
@@ -68,7 +68,7 @@ def scripts(*, decisions_max: int = DECISIONS_MAX) -> st.SearchStrategy[tuple[De
     Prompt lengths and drafts are given relative to the configuration: a prompt is one token around a block, a window or the batch, an
     output rejects no, some or all drafts.
     """
-    return st.lists(_decisions(), max_size=decisions_max).map(lambda drawn: tuple([decision for decision, _ in drawn]))
+    return st.lists(_decisions(), max_size=decisions_max).map(tuple)
 
 
 def workloads(space: ConfigSpace | None = None, *, decisions_max: int = DECISIONS_MAX) -> st.SearchStrategy[Case]:
@@ -77,19 +77,17 @@ def workloads(space: ConfigSpace | None = None, *, decisions_max: int = DECISION
 
 
 @st.composite
-def _configs(draw: st.DrawFn, space: ConfigSpace) -> tuple[EngineConfig, bytes]:
-    numbers = DrawnNumbers(draw)
-    return read_config(numbers, space), bytes(numbers.taken)
+def _configs(draw: st.DrawFn, space: ConfigSpace) -> EngineConfig:
+    return read_config(DrawnNumbers(draw), space)
 
 
 @st.composite
-def _decisions(draw: st.DrawFn) -> tuple[Decision, bytes]:
-    numbers = DrawnNumbers(draw)
-    return read_decision(numbers), bytes(numbers.taken)
+def _decisions(draw: st.DrawFn) -> Decision:
+    return read_decision(DrawnNumbers(draw))
 
 
 @st.composite
 def _cases(draw: st.DrawFn, space: ConfigSpace, decisions_max: int) -> Case:
-    config, taken = draw(_configs(space))
-    decisions = draw(st.lists(_decisions(), max_size=decisions_max))
-    return Case(config, tuple([decision for decision, _ in decisions]), taken + b"".join([taken for _, taken in decisions]))
+    numbers = DrawnNumbers(draw)
+    of_config = Case(read_config(numbers, space), (), bytes(numbers.taken))
+    return with_decisions(of_config, draw(scripts(decisions_max=decisions_max)))

@@ -26,7 +26,7 @@ from settled.proofs.fuzzing.coverage import PAIR, Feature
 from settled.proofs.fuzzing.running import run_case
 from settled.proofs.report.console import make_console
 from settled.proofs.runner import Exit
-from settled.reference.decisions import DRAIN, Decision
+from settled.reference.decisions import Decision
 from settled.reference.decoder import ConfigSpace, decode
 
 
@@ -51,9 +51,8 @@ class _Session:
         prop, cause, kind = entry.key
         if told.is_shrunk:
             decisions = ", ".join(map(_words, entry.case.decisions))
-            self.say(
-                f"  shrunk to {len(entry.case.decisions)} decisions: {escape(decisions)}\n  {escape(entry.sentence)}\n  {escape(entry.command)}"
-            )
+            self.say(f"  shrunk to {len(entry.case.decisions)} decisions: {escape(decisions)}")
+            self.say(f"  {escape(entry.sentence)}\n  {escape(entry.command)}")
         else:
             of_kind = f", {kind}" if kind else ""
             self.say(f"[bold red]{entry.discipline.name}[/] violates [bold]{prop}[/] ({escape(cause)}{of_kind}) in run {entry.run}")
@@ -108,8 +107,8 @@ def run_one(discipline: Discipline, contract: Contract, numbers: bytes, *, as_js
     result = run_case(case, contract=contract)
     code = Exit.VIOLATED if result.found else Exit.UNKNOWN if result.is_undecided else Exit.HOLDS
     if as_json:
-        found = [{**found.key._asdict(), "decision": found.decision, "sentence": found.sentence} for found in result.found.values()]
-        click.echo(json.dumps({"case": numbers.hex(), "events": result.num_events, "found": found, "exit_code": int(code)}, indent=2))
+        told = [{**each.key._asdict(), "decision": each.decision, "sentence": each.sentence} for each in result.found.values()]
+        click.echo(json.dumps({"case": numbers.hex(), "events": result.num_events, "found": told, "exit_code": int(code)}, indent=2))
         return code
     console = make_console()
     config = case.config

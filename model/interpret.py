@@ -26,6 +26,15 @@ def compile_terms(terms: Sequence[Term], inputs: Sequence[str]) -> Callable[...,
 
     Raises KeyError for a variable or function that is not among the inputs.
     """
+    return _compiled(terms, inputs, lambda values: f"({', '.join(values)},)" if values else "()")
+
+
+def compile_term(term: Term, inputs: Sequence[str]) -> Callable[..., Any]:
+    """The same for one term: a function to its value alone."""
+    return _compiled([term], inputs, lambda values: values[0])
+
+
+def _compiled(terms: Sequence[Term], inputs: Sequence[str], result: Callable[[list[str]], str]) -> Callable[..., Any]:
     names = {name: f"i{number}" for number, name in enumerate(inputs)}
     code: dict[int, str] = {}
     body = []
@@ -36,11 +45,10 @@ def compile_terms(terms: Sequence[Term], inputs: Sequence[str]) -> Callable[...,
         else:
             code[term.index] = f"t{term.index}"
             body.append(f"  t{term.index} = {expression}")
-    result = ", ".join(code[term.index] for term in terms) + ("," if len(terms) == 1 else "")
-    source = "\n".join([f"def compiled({', '.join(names.values())}):", *body, f"  return ({result})"])
+    source = "\n".join([f"def compiled({', '.join(names.values())}):", *body, f"  return {result([code[term.index] for term in terms])}"])
     namespace: dict[str, Any] = {}
     exec(source, namespace)  # the source is made of operators and numbered names only
-    compiled: Callable[..., tuple[Any, ...]] = namespace["compiled"]
+    compiled: Callable[..., Any] = namespace["compiled"]
     return compiled
 
 

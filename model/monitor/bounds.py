@@ -6,10 +6,11 @@ without a recorded `cap` are not checked.
 
 from __future__ import annotations
 
+from settled.model.events import NULL_BLOCK
 from settled.model.monitor import masks
 from settled.model.monitor.findings import Findings
 from settled.model.monitor.masks import Mask
-from settled.model.monitor.state import Request
+from settled.model.monitor.state import Request, Table
 from settled.model.monitor.violation import Violation
 from settled.model.properties import Property
 
@@ -17,16 +18,15 @@ from settled.model.properties import Property
 class Bounds:
     """Checks tables against caps (blocks) and against the kind's claim of what is skipped."""
 
-    def __init__(self, kinds: list[Mask | None], caps: list[int | None], findings: Findings) -> None:
-        self.checked = [group for group, mask in enumerate(kinds) if mask is not None and caps[group] is not None]
-        self._masks = kinds
+    def __init__(self, modelled: list[bool], caps: list[int | None], findings: Findings) -> None:
+        self.checked = [group for group, is_modelled in enumerate(modelled) if is_modelled and caps[group] is not None]
         self._caps = caps
         self._findings = findings
 
     def grew(self, request: Request, group: int, line: int) -> None:
         """Blocks entered a table: at most the cap may be held."""
         cap, held = self._caps[group], request.tables[group].held
-        if cap is not None and held > cap and self._masks[group] is not None:
+        if cap is not None and held > cap and group in self.checked:
             what = f"request {request.name} holds {held} blocks of group {group}, above its admission cap of {cap}"
             self._report("above_cap", what, line, request, group, None, None)
 
@@ -34,13 +34,13 @@ class Bounds:
         """The request has just pruned: nothing below its need is held."""
         basis = None
         for group in self.checked if groups is None else groups:
-            table, mask = request.tables[group], self._masks[group]
-            index = table.lowest_held()
-            if index is None or mask is None or self._caps[group] is None:
+            table, mask = request.tables[group], request.masks[group]
+            if mask is None or not table.held or self._caps[group] is None:
                 continue
             if basis is None:
-                basis = masks.processed_tokens(request.computed, request.in_flight)[0]
-            if mask.is_skipped(index, basis):
+                basis = masks.processed_tokens(request.computed, request.in_flight)
+            index = _below_need(table, mask, basis)
+            if index is not None:
                 block = table.blocks[index]
                 what = f"request {request.name} still holds block {block} at index {index} of group {group} after its prune"
                 why = f"{what}, though nothing from token {basis} on needs it"
@@ -60,3 +60,12 @@ class Bounds:
                 block=block,
             )
         )
+
+
+def _below_need(table: Table, mask: Mask, basis: int) -> int | None:
+    """The lowest index that holds a block which a prune on `basis` takes."""
+    if not mask.prunes_in_order:
+        held = (index for index, block in enumerate(table.blocks) if block != NULL_BLOCK)
+        return next((index for index in held if mask.is_skipped(index, basis)), None)
+    index = table.lowest_prunable()
+    return index if index is not None and mask.is_skipped(index, basis) else None

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from settled.model.events import After, CacheEntry, Config, Job
+from settled.model.kinds import Kind
 from settled.model.monitor.bounds import Bounds
 from settled.model.monitor.counts import Counts
 from settled.model.monitor.findings import Findings
+from settled.model.monitor.groups import GroupMasks
 from settled.model.monitor.ledger import Ledger
-from settled.model.monitor.masks import mask_of
 from settled.model.monitor.residency import Residency
 from settled.model.monitor.state import Entry, Request, Table
 
@@ -45,14 +46,17 @@ class Transfer:
 class Live:
     """The state of one monitored engine. Everything in it goes when what it speaks of is over."""
 
-    def __init__(self, config: Config, findings: Findings) -> None:
+    def __init__(self, config: Config, findings: Findings, custom: Mapping[str, Kind]) -> None:
         self.config = config
         self.findings = findings
-        self.masks = [mask_of(spec) for spec in config.groups]
+        self.group_masks = GroupMasks(config.groups, custom)
+        self.modelled = self.group_masks.modelled
+        self.modelled_count = sum(self.modelled)
+        self.hides_moves = "copies" not in config.records  # an engine that records no moves
         self.ledger = Ledger(config.num_blocks, findings, knows_cache="content" in config.records)
-        self.residency = Residency(self.masks, config.num_lookahead_tokens, self.ledger, findings)
+        self.residency = Residency(config.num_lookahead_tokens, self.ledger, findings)
         self.counts = Counts(findings)
-        self.bounds = Bounds(self.masks, [spec.cap for spec in config.groups], findings)
+        self.bounds = Bounds(self.modelled, [spec.cap for spec in config.groups], findings)
         self.requests: dict[str, Request] = {}
         self.steps: dict[int, StepRecord] = {}
         self.transfers: dict[Job, Transfer] = {}
@@ -77,11 +81,19 @@ class Live:
             raise BadEventError(f"request {name!r} is finished: expected nothing but releases and the outputs of its steps")
         return found
 
-    def new_request(self, name: str) -> Request:
-        """A request enters. Names are unique in a trace, but only those alive are kept: all would be memory without bound."""
+    def new_request(self, name: str, prompt_tokens: int | None) -> Request:
+        """A request enters, with a prompt of so many tokens if that is known.
+
+        Names are unique in a trace, but only those alive are kept: all would be memory without bound.
+        """
         if name in self.requests:
             raise BadEventError(f"request {name!r} was added before: expected a name that is unique in the trace")
-        self.requests[name] = request = Request(name, [Table() for _ in self.masks])
+        masks = self.group_masks.of(prompt_tokens)
+        tables = [Table(mask.kept if mask else 0) for mask in masks]
+        known = [(group, mask, tables[group]) for group, mask in enumerate(masks) if mask is not None]
+        if len(known) < self.modelled_count:
+            self.residency.undecidable("a mask depends on the prompt of a request that is not known")
+        self.requests[name] = request = Request(name, tables, masks, known)
         return request
 
     def forget_if_gone(self, request: Request) -> None:
@@ -97,13 +109,13 @@ class Live:
 
     def check_group(self, group: int) -> None:
         """Raises BadEventError unless the group is one of the config's."""
-        if not 0 <= group < len(self.masks):
-            raise BadEventError(f"group {group} is out of range: expected 0 to {len(self.masks) - 1}")
+        if not 0 <= group < len(self.modelled):
+            raise BadEventError(f"group {group} is out of range: expected 0 to {len(self.modelled) - 1}")
 
     def check_per_group(self, name: str, lists: Sequence[Sequence[int]]) -> None:
         """Raises BadEventError unless there is one list a group, of ids in range."""
-        if len(lists) != len(self.masks):
-            raise BadEventError(f"{name} has {len(lists)} lists: expected one a group, {len(self.masks)}")
+        if len(lists) != len(self.modelled):
+            raise BadEventError(f"{name} has {len(lists)} lists: expected one a group, {len(self.modelled)}")
         for blocks in lists:
             self.check_blocks(blocks)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from settled.model import events as ev
+from settled.model.kinds import Kind
 from settled.model.monitor import blocks, rotation, steps, transfers
 from settled.model.monitor.findings import Findings
 from settled.model.monitor.live import BadEventError, Live
@@ -31,6 +32,9 @@ class Monitor:
 
     `feed` takes events in order, the config left out or fed first; `finish` gives the report. Both raise nothing but TraceError, for an
     event that the trace's own past makes impossible (an unknown request, an id out of range).
+
+    `custom` has the kinds of the groups that a trace calls `custom`, by the name that it gives them; a group whose name is not there is
+    not modelled. A custom kind costs a call for each token of a block that is asked about, and its needed-sets must shrink.
     """
 
     def __init__(
@@ -40,11 +44,13 @@ class Monitor:
         properties: Iterable[Property] = ALL_PROPERTIES,
         *,
         source: str = "<trace>",
+        custom: Mapping[str, Kind] | None = None,
     ) -> None:
         self.contract = contract or default_contract(config)
         self._source = source
         self._findings = Findings(self.contract, properties)
-        self._live = Live(config, self._findings)
+        self._custom = dict(custom or {})
+        self._live = Live(config, self._findings, self._custom)
         self._events = 0
         self._gaps = 0
         self._may_restore = True  # a state may follow: the event before was a config
@@ -96,7 +102,7 @@ class Monitor:
         if self._events > 1 and not self._is_blind:
             raise BadEventError("expected on the first line, or after a gap")
         if self._events > 1:
-            self._live = Live(config, self._findings)
+            self._live = Live(config, self._findings, self._custom)
         self._may_restore = True
 
     def _end(self, line: int, event: ev.End) -> None:
@@ -115,12 +121,12 @@ class Monitor:
         """Nothing more will be known of the steps in flight: their suspects are judged by the starts known, or counted."""
         live = self._live
         self._saw_counters |= live.counts.saw_counters
-        self._unjudged += live.residency.rollbacks_open + transfers.loads_unplaced(live)
+        self._unjudged += len(live.residency.rollbacks) + transfers.loads_unplaced(live)
         for record in live.steps.values():
             for entry in record.entries:
                 if judge:
                     live.residency.settle(entry)
-                self._unjudged += len(entry.suspects)
+                self._unjudged += len(entry.suspects or ())
 
     # ---- the verdict -------------------------------------------------------------------------------------------------
 
@@ -147,7 +153,7 @@ class Monitor:
 
     def _unmodelled(self) -> list[tuple[int, str]]:
         groups = enumerate(self._live.config.groups)
-        return [(group, spec.kind) for group, spec in groups if self._live.masks[group] is None]
+        return [(group, spec.kind) for group, spec in groups if not self._live.modelled[group]]
 
     def _result(self, name: Property) -> PropertyResult:
         findings = self._findings
@@ -177,14 +183,14 @@ class Monitor:
 
     def _scope(self, name: Property) -> tuple[tuple[int, ...], tuple[str, ...]]:
         """The groups for which a property was checked, and what was not."""
-        groups = tuple(range(len(self._live.masks)))
+        groups = tuple(range(len(self._live.modelled)))
         remarks = [f"{reason} ({count} times)" for reason, count in self._findings.undecided[name].items()]
         remarks += [printable(remark) for remark in self._findings.remarks[name]]
         if not self._had_matter(name):
             remarks.append(f"not checked: the trace has no {'blocks taken or given up' if name in OF_BLOCKS else 'requests in steps'}")
         if name in BY_MASK:
             unmodelled = self._unmodelled()
-            groups = tuple(group for group in groups if self._live.masks[group] is not None)
+            groups = tuple(group for group in groups if self._live.modelled[group])
             remarks += [f"not checked for group {group}: kind {kind} is not modelled" for group, kind in unmodelled]
         if name is Property.HELD_BOUNDED:
             remarks += [f"not checked for group {group}: no cap is recorded" for group in groups if not self._has_cap(group)]
@@ -201,7 +207,7 @@ class Monitor:
 
 
 def _add(live: Live, line: int, event: ev.Add) -> None:
-    live.new_request(event.request)
+    live.new_request(event.request, event.prompt_tokens)
 
 
 def _computed(live: Live, line: int, event: ev.Computed) -> None:

@@ -4,22 +4,17 @@ From the schedule of a step to its processing, a block of its row can be lost in
 harm. Whether the step needs the block depends on its true start, which falls as earlier steps reject tokens: a loss is reported at
 once if the step needs the block however far its start may still fall, and waits as a suspect otherwise. Once an output is
 processed its step's true start is known, and its suspects are judged.
-
-Why that is sound: let s be the start now, s' <= s where it may end. Before s' + tokens, whatever the step reads from s it also
-reads from s', by the shrinking of needed-sets or as a token of its own. Above, nothing is certain: what it would have written from
-s it may not touch at all from s'.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from settled.model.events import NULL_BLOCK
 from settled.model.monitor.findings import Findings
 from settled.model.monitor.ledger import Ledger
-from settled.model.monitor.masks import Mask, blocks_of
-from settled.model.monitor.state import Entry, Note, Request, Suspect, Table, Watch
+from settled.model.monitor.masks import Mask
+from settled.model.monitor.state import Entry, Note, Request, Suspect, Watch
 from settled.model.monitor.violation import Loss, Violation, tokens_text
 from settled.model.properties import Contract, Property
 
@@ -42,8 +37,6 @@ _HOW = {
     Loss.SHARED: "{} held the block too, and no prefix-cache entry says that the same bytes are written",
 }
 
-BEYOND_MAX = 64  # entries past the end of a row and table that are judged one by one
-
 
 @dataclass(frozen=True, slots=True)
 class _Rollback:
@@ -57,75 +50,76 @@ class _Rollback:
 
 
 class Residency:
-    """Judges losses. `masks` has one entry a group, None where the kind is not modelled; lookahead is in tokens."""
+    """Judges losses, by the masks of each request; lookahead is in tokens."""
 
-    def __init__(self, masks: list[Mask | None], lookahead: int, ledger: Ledger, findings: Findings) -> None:
-        self._masks = masks
+    def __init__(self, lookahead: int, ledger: Ledger, findings: Findings) -> None:
         self._ledger = ledger
-        self._modelled = [(group, mask) for group, mask in enumerate(masks) if mask is not None]
         self._lookahead = lookahead
         self._findings = findings
         self._reads = _READ[findings.contract]
         self._writes = _WRITTEN[findings.contract]
-        self._watches: dict[int, list[Watch]] = {}
-        self._rollbacks: dict[str, _Rollback] = {}
+        self._harms = self._reads | self._writes
+        self.watches: dict[int, list[Watch]] = {}  # block → the steps that may use it though their request has released it
+        self.rollbacks: dict[str, _Rollback] = {}  # those that wait for a finish, or for an event that tells there is none
 
     # ---- what an unprocessed step may lose ---------------------------------------------------------------------------
 
-    def watches_of(self, block: int) -> list[Watch]:
-        """The steps that may use a block which their request has released."""
-        return self._watches.get(block, [])
-
-    def released(self, request: Request, group: int, index: int, block: int, note: Note | None) -> None:
-        """A request gives up a table entry: the unprocessed steps that may use it are watched from here on."""
-        mask, moved = self._masks[group], request.tables[group].moved
+    def users(self, request: Request, group: int, first: int, last: int) -> list[Entry]:
+        """The request's unprocessed steps that may use a block at a table index from `first` to `last`."""
+        mask, lookahead = request.masks[group], self._lookahead
         if mask is None:
-            return
-        for seen in (index, *(moved.pop(block) - {index} if block in moved else ())):
-            for entry in request.unprocessed:
-                if entry.row_block(group, seen) == block and self._may_use(entry, mask, seen):
-                    self._watches.setdefault(block, []).append(Watch(entry, group, seen, block, note))
+            return []
+        return [entry for entry in request.unprocessed if mask.may_use_some(entry, group, first, last, lookahead)]
+
+    def released(self, users: list[Entry], group: int, indices: tuple[int, ...], block: int, note: Note | None) -> None:
+        """A request gives up a block, which steps see at one of the indices: those of `users` that may use it there are watched."""
+        for entry in users:
+            mask = _mask(entry.request, group)
+            for seen in indices:
+                if entry.row_block(group, seen) == block and mask.may_use(entry, group, seen, self._lookahead):
+                    self.watches.setdefault(block, []).append(Watch(entry, group, seen, block, note))
+                    if entry.watched is None:
+                        entry.watched = []
                     entry.watched.append(block)
 
     def lost(self, block: int, loss: Loss, line: int, taken_by: str | None = None) -> None:
         """Something happened to a block; whoever is watched on it may be harmed."""
-        watches = self._watches.get(block)
+        watches = self.watches.get(block)
         if not watches:
             return
-        for watch in watches:
-            self.judge(watch, loss, line, taken_by)
+        if loss in self._harms:
+            for watch in watches:
+                self.judge(watch, loss, line, taken_by)
         if loss is Loss.REALLOCATED:
-            self._watches[block] = [replace(watch, is_reissued=True) for watch in watches]
+            self.watches[block] = [Watch(watch.entry, watch.group, watch.table_index, block, watch.note, True) for watch in watches]
 
     def judge(self, watch: Watch, loss: Loss, line: int, taken_by: str | None = None) -> None:
         """Reports what is certain of a loss, and keeps what is not as a suspect."""
-        entry, index, mask = watch.entry, watch.index, self._masks[watch.group]
-        assert mask is not None
-        rejectable = entry.rejectable()
+        entry, group, index = watch.entry, watch.group, watch.table_index
+        mask = _mask(entry.request, group)
         for written in (False, True):
             if loss not in (self._writes if written else self._reads):
                 continue
-            suspect = Suspect(watch, loss, line, taken_by, written)
-            if self._needs(mask, entry.start, entry.tokens - rejectable, index, written, certain=True):
-                self._report(suspect)
-            elif rejectable and self._needs(mask, entry.start - rejectable, entry.tokens + rejectable, index, written):
-                entry.suspects.append(suspect)
-            elif not rejectable and self._needs(mask, entry.start, entry.tokens, index, written):
-                self._report(suspect)
+            needs = mask.needs(entry, group, index, self._lookahead, written=written)
+            if needs is not False:
+                suspect = Suspect(watch, loss, line, taken_by, written)
+                if needs:
+                    self._report(suspect)
+                else:
+                    if entry.suspects is None:
+                        entry.suspects = []
+                    entry.suspects.append(suspect)
 
     def shared(self, watch: Watch, line: int, taken_by: str) -> None:
         """Others hold a block of a step's row: it may write there only what the block's hash stands for."""
-        entry, mask = watch.entry, self._masks[watch.group]
-        assert mask is not None
-        rejectable = entry.rejectable()
-        start, tokens = entry.start - rejectable, entry.tokens + rejectable + self._lookahead
-        if not mask.writes_index(start, tokens, watch.index):
+        entry = watch.entry
+        written = _mask(entry.request, watch.group).written_span(entry, watch.group, watch.table_index, self._lookahead)
+        if written is None:
             return
         if not self._ledger.has_content:
             reason = "a shared block is written, and no prefix-cache entries are recorded (no `content` in records)"
             self._findings.cannot_decide(Property.WRITE_OWNED, reason)
             return
-        written = mask.needed_tokens(start, tokens, watch.index, written=True)
         same = self._ledger.same_bytes(entry.request.name, watch.group, watch.block, *written)
         if same is None:
             reason = "a shared block is written, and its prefix-cache entry does not tell whether it stands for the same tokens"
@@ -140,52 +134,29 @@ class Residency:
 
     def settle(self, entry: Entry) -> None:
         """The step's true start is known: its suspects are judged, and it is watched no longer."""
-        for suspect in entry.suspects:
-            mask = self._masks[suspect.watch.group]
-            assert mask is not None
-            if self._needs(mask, entry.start, entry.tokens, suspect.watch.index, suspect.written):
+        for suspect in entry.suspects or ():
+            watch = suspect.watch
+            mask = _mask(entry.request, watch.group)
+            if mask.needs_now(entry, watch.group, watch.table_index, self._lookahead, written=suspect.written):
                 self._report(suspect)
-        entry.suspects.clear()
-        for block in entry.watched:
-            kept = [watch for watch in self._watches.get(block, ()) if watch.entry is not entry]
+        for block in entry.watched or ():
+            kept = [watch for watch in self.watches.get(block, ()) if watch.entry is not entry]
             if kept:
-                self._watches[block] = kept
+                self.watches[block] = kept
             else:
-                self._watches.pop(block, None)
-
-    def _may_use(self, entry: Entry, mask: Mask, index: int) -> bool:
-        rejectable = entry.rejectable()
-        start, tokens = entry.start - rejectable, entry.tokens + rejectable
-        return mask.reads_index(start, tokens, index) or mask.writes_index(start, tokens + self._lookahead, index)
-
-    def _needs(self, mask: Mask, start: int, tokens: int, index: int, written: bool, *, certain: bool = False) -> bool:
-        if not written:
-            return mask.reads_index(start, tokens, index)
-        return mask.writes_index(start, tokens + (0 if certain else self._lookahead), index)
+                self.watches.pop(block, None)
+        entry.suspects = entry.watched = None
 
     # ---- at the schedule ---------------------------------------------------------------------------------------------
 
     def scheduled(self, entry: Entry, line: int) -> None:
-        """Every table entry that the step reads or writes must name a block of its request.
-
-        What a step reads is an interval that ends at its last query, so if the highest doubtful entry is not read, none is.
-        """
-        lowest = entry.start - entry.rejectable()
-        tokens = entry.start + entry.tokens - lowest
-        for group, mask in self._modelled:
-            table = entry.request.tables[group]
-            end = blocks_of(entry.start + entry.tokens, mask.block_size)[0]
-            doubtful = min(table.sound_from, end)
-            if entry.lengths[group] < end or (doubtful and mask.reads_index(lowest, tokens, doubtful - 1)):
-                self._find_absent(entry, group, mask, (lowest, tokens), end, line)
-
-    def _find_absent(self, entry: Entry, group: int, mask: Mask, span: tuple[int, int], end: int, line: int) -> None:
-        table = entry.request.tables[group]
-        known = max(entry.lengths[group], len(table.blocks))
-        for index in _to_look_at(table, mask, span[0], known, entry.start, end):
-            block = entry.row_block(group, index)
-            if (block == NULL_BLOCK or block != table.block_at(index)) and mask.reads_index(*span, index):
-                self.judge(Watch(entry, group, index, block, table.notes.get(index)), Loss.ABSENT, line)
+        """Every table entry that the step reads or writes must name a block of its request."""
+        lowest, end, lengths = entry.start - entry.rejectable, entry.start + entry.tokens, entry.lengths
+        for group, mask, table in entry.request.modelled:
+            if lowest >= table.clear_from and lengths[group] * mask.block_size >= end:
+                continue
+            for index in mask.absent(entry, group):
+                self.judge(Watch(entry, group, index, entry.row_block(group, index), table.notes.get(index)), Loss.ABSENT, line)
 
     # ---- rollbacks ---------------------------------------------------------------------------------------------------
 
@@ -195,52 +166,39 @@ class Residency:
         If that very output ends the request there is no next step; the events after it tell.
         """
         missing: list[tuple[int, int, Note | None]] = []
-        for group, mask in self._modelled:
-            table = request.tables[group]
-            end = blocks_of(request.computed, mask.block_size)[0]
-            doubtful = min(table.sound_from, end)
-            if len(table.blocks) < end or (doubtful and mask.reads_index(request.computed, 0, doubtful - 1)):
-                looked_at = _to_look_at(table, mask, request.computed, len(table.blocks), request.computed, end)
-                gone = (index for index in looked_at if table.block_at(index) == NULL_BLOCK)
-                needed = (index for index in gone if mask.reads_index(request.computed, 0, index))
-                missing += [(group, index, table.notes.get(index)) for index in needed]
+        for group, mask, table in request.modelled:
+            missing += [(group, index, table.notes.get(index)) for index in mask.gone(request, group)]
         if missing:
-            self._rollbacks[request.name] = _Rollback(request, line, request.computed, rejected, tuple(missing))
+            self.rollbacks[request.name] = _Rollback(request, line, request.computed, rejected, tuple(missing))
 
     def finished(self, request: Request) -> None:
         """There is no next step."""
-        if self._rollbacks:
-            self._rollbacks.pop(request.name, None)
+        if self.rollbacks:
+            self.rollbacks.pop(request.name, None)
 
     def no_finish_followed(self, request: Request | None = None) -> None:
         """What waited for a finish is reported: of one request, or of all."""
-        if not self._rollbacks:
+        if not self.rollbacks:
             return
-        for name in [request.name] if request else list(self._rollbacks):
-            found = self._rollbacks.pop(name, None)
+        for name in [request.name] if request else list(self.rollbacks):
+            found = self.rollbacks.pop(name, None)
             if found:
                 self._report_rollback(found)
-
-    @property
-    def rollbacks_open(self) -> int:
-        """Rollbacks that wait for a finish, or for an event that tells there is none."""
-        return len(self._rollbacks)
 
     # ---- reports -----------------------------------------------------------------------------------------------------
 
     def _report(self, suspect: Suspect) -> None:
         watch, loss = suspect.watch, suspect.loss
-        entry, note, mask = watch.entry, watch.note, self._masks[watch.group]
-        assert mask is not None
-        tokens = entry.tokens + (self._lookahead if suspect.written else 0)
-        needed = mask.needed_tokens(entry.start, tokens, watch.index, written=suspect.written)
+        entry, note = watch.entry, watch.note
+        mask = _mask(entry.request, watch.group)
+        needed = mask.needed(entry, watch.group, watch.table_index, self._lookahead, written=suspect.written)
         if loss is Loss.ABSENT:
             happened = _absent_text(watch, note)
         else:
             happened = f"{_release_text(note)}{_HOW[loss].format(suspect.taken_by)} while the step was unprocessed"
         verb = "writes" if suspect.written else "reads"
         step = f"step {entry.step} of request {entry.request.name} {verb} {tokens_text(needed)}"
-        where = f"through index {watch.index} of its table in group {watch.group} (block {watch.block})"
+        where = f"through index {watch.table_index} of its table in group {watch.group} (block {watch.block})"
         self._findings.add(
             Violation(
                 property=self._property_of(suspect, mask),
@@ -251,7 +209,7 @@ class Residency:
                 step=entry.step,
                 request=entry.request.name,
                 group=watch.group,
-                index=watch.index,
+                index=watch.table_index,
                 block=watch.block,
                 needed=needed,
                 freed_by=note.request if note else None,
@@ -266,15 +224,13 @@ class Residency:
         if suspect.written:
             return Property.WRITE_OWNED
         note = suspect.watch.note
-        if suspect.loss is Loss.ABSENT and note and mask.may_free_index(suspect.watch.index, note.computed):
+        if suspect.loss is Loss.ABSENT and note and mask.may_free_index(suspect.watch.table_index, note.computed):
             return Property.ROLLBACK_RESIDENT
         return Property.READ_RESIDENT
 
     def _report_rollback(self, found: _Rollback) -> None:
         for group, index, note in found.missing:
-            mask = self._masks[group]
-            assert mask is not None
-            needed = mask.needed_tokens(found.computed, 0, index, written=False)
+            needed = _mask(found.request, group).needed_next(found.computed, index)
             after = f"after {found.rejected} tokens were taken back, the next step of request {found.request.name}"
             where = f"starts at {found.computed} and reads {tokens_text(needed)} through index {index} of its table in group {group}"
             gone = f"{note.request} released it at line {note.line} ({note.cause})" if note else "nothing was ever kept there"
@@ -296,19 +252,11 @@ class Residency:
             )
 
 
-def _to_look_at(table: Table, mask: Mask, query: int, known: int, start: int, end: int) -> Iterable[int]:
-    """The indices below `end` that a step from `query` may read, in order; of those past all that is known only the first few.
-
-    `known` is the length of table or row. What lies beyond was never there, unless a note tells who released it; a trace may put a
-    start at any distance, and the first of such entries read, and the first written (from `start` on), say enough.
-    """
-    first = mask.lowest_read(query) // mask.block_size
-    if end <= known + BEYOND_MAX:
-        return range(first, end)
-    beyond = {index for index in table.notes if known <= index < end}
-    for begin in (max(first, known), max(start // mask.block_size, known)):
-        beyond.update(range(begin, min(begin + BEYOND_MAX, end)))
-    return [*range(first, known), *sorted(index for index in beyond if index >= first)]
+def _mask(request: Request, group: int) -> Mask:
+    """The mask of a group of which something is known: only such groups are watched."""
+    mask = request.masks[group]
+    assert mask is not None
+    return mask
 
 
 def _release_text(note: Note | None) -> str:

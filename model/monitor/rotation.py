@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from settled.model.events import NULL_BLOCK, PendingJob, State, UnprocessedRequest
 from settled.model.monitor.live import BadEventError, Live, StepRecord, Transfer
-from settled.model.monitor.state import Entry, Request
+from settled.model.monitor.slots import AlignedWithDrafts
+from settled.model.monitor.state import RESTORED_GENERATION, Entry, Request
 
 
 def restore(live: Live, line: int, event: State) -> None:
     """Builds the live state. Who released what before is not known; the worker's rows are taken to equal the tables."""
     for known in event.requests:
-        request = live.new_request(known.request)
+        request = live.new_request(known.request, known.prompt_tokens)
         if min(known.computed, known.in_flight, known.stale) < 0:
             raise BadEventError(f"request {known.request!r} has a negative counter: expected computed, in_flight and stale from 0")
         request.computed, request.in_flight, request.stale = known.computed, known.in_flight, known.stale
-        request.generation = 1
+        _began_before(live, request)
     for name, tables in event.tables.items():
         _restore_tables(live, line, live.requests.get(name) or _finished(live, name), tables)
     for held in event.holders:
@@ -65,10 +66,18 @@ def _restore_job(live: Live, job: PendingJob) -> None:
 
 def _finished(live: Live, name: str) -> Request:
     """A request whose tables or steps outlive it."""
-    request = live.new_request(name)
+    request = live.new_request(name, None)
     request.finished = True
-    request.generation = 1
+    _began_before(live, request)
     return request
+
+
+def _began_before(live: Live, request: Request) -> None:
+    """Its earlier steps are not known."""
+    request.generation = RESTORED_GENERATION
+    request.is_restored = True
+    if any(isinstance(mask, AlignedWithDrafts) for _, mask, _ in request.modelled):
+        live.residency.undecidable("which of a request's states its next step reads is not known where a trace starts in mid-run")
 
 
 def _restore_tables(live: Live, line: int, request: Request, tables: tuple[tuple[int, ...], ...]) -> None:
@@ -80,6 +89,7 @@ def _restore_tables(live: Live, line: int, request: Request, tables: tuple[tuple
                 table.put(index, block)
                 live.ledger.add_reference(block)
         table.replace_row(blocks)
+    request.row_changed()
     request.is_new_to_worker = not any(any(blocks) for blocks in tables)
 
 
@@ -100,12 +110,18 @@ def _restore_entry(live: Live, record: StepRecord, part: UnprocessedRequest) -> 
         part.drafts,
         rows,
         [len(row) for row in rows],
+        part.start + part.tokens,
+        rejectable=sum(earlier.drafts for earlier in request.unprocessed if earlier.generation == generation),
         stale=not part.live,
+        previous=request.last,
     )
+    if part.live:
+        request.last = entry
     request.unprocessed.append(entry)
     request.is_new_to_worker = False
     for group, row in enumerate(rows):
+        users = [entry] if request.masks[group] is not None else []
         for index, block in enumerate(row):
             if block != NULL_BLOCK and request.tables[group].block_at(index) != block:
-                live.residency.released(request, group, index, block, None)
+                live.residency.released(users, group, (index,), block, None)
     return entry

@@ -6,16 +6,14 @@ from collections.abc import Iterator
 
 from settled.model.events import NULL_BLOCK
 from settled.model.monitor.live import Live
-from settled.model.monitor.masks import Mask
 from settled.model.monitor.state import Entry, Watch
 
 
 def scheduled(live: Live, entry: Entry, line: int) -> None:
     """A step starts: each block that it may write has one user, or a hash that stands for what is written."""
-    for group, mask in enumerate(live.masks):
-        if mask is None:
-            continue
-        for index in _written(live, entry, group, mask):
+    lookahead = live.config.num_lookahead_tokens
+    for group, mask, _ in entry.request.modelled:
+        for index in mask.written(entry, group, lookahead):
             block = entry.row_block(group, index)
             if live.ledger.users(block) > 1:
                 live.residency.shared(Watch(entry, group, index, block, None), line, "others")
@@ -26,24 +24,17 @@ def joined(live: Live, block: int, line: int, taken_by: str) -> None:
     if live.steps and block != NULL_BLOCK:
         for watch in list(_writers(live, block)):
             live.residency.shared(watch, line, taken_by)
-    for watch in live.residency.watches_of(block):
+    for watch in live.residency.watches.get(block, ()):
         if not watch.is_reissued:
             live.residency.shared(watch, line, taken_by)
 
 
 def _writers(live: Live, block: int) -> Iterator[Watch]:
     """Steps in flight that may write a block which their request still holds."""
-    modelled = [(group, mask) for group, mask in enumerate(live.masks) if mask is not None]
+    lookahead = live.config.num_lookahead_tokens
     for record in live.steps.values():
         for entry in record.entries:
-            for group, mask in modelled:
-                for index in _written(live, entry, group, mask):
+            for group, mask, _ in entry.request.modelled:
+                for index in mask.written(entry, group, lookahead):
                     if entry.row_block(group, index) == block and entry.request.tables[group].holds_as_seen(index, block):
                         yield Watch(entry, group, index, block, None)
-
-
-def _written(live: Live, entry: Entry, group: int, mask: Mask) -> range:
-    """The indices of the step's row that it may write, lookahead slots included; no further than its row goes."""
-    first = (entry.start - entry.rejectable()) // mask.block_size
-    last = (entry.start + entry.tokens + live.config.num_lookahead_tokens - 1) // mask.block_size
-    return range(first, min(last + 1, entry.lengths[group]))

@@ -18,7 +18,7 @@ def load(live: Live, line: int, event: Load) -> None:
         for block in blocks:
             if block == NULL_BLOCK:
                 continue
-            for watch in live.residency.watches_of(block):
+            for watch in live.residency.watches.get(block, ()):
                 _judge(live, line, event, transfer, watch, is_released=True)
             for watch in list(_held_by_steps(live, event.request, group, block)):
                 _judge(live, line, event, transfer, watch, is_released=False)
@@ -93,7 +93,7 @@ def _held_by_steps(live: Live, owner: str, group: int, block: int) -> Iterator[W
 
 def _index_of(live: Live, entry: Entry, group: int, block: int) -> int | None:
     """Where the step's row names a block that its request holds."""
-    if live.masks[group] is None or block not in entry.rows[group]:
+    if entry.request.masks[group] is None or block not in entry.rows[group]:
         return None
     index = entry.rows[group].index(block)
     held = entry.request.tables[group].holds_as_seen(index, block)

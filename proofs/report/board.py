@@ -90,7 +90,7 @@ class Cells:
         """A sign for each token of the block at a table index."""
         tokens = range(index * size, (index + 1) * size)
         if self.needed is not None:
-            return "".join("!" if index == self.needed[0] and token in self.needed[1] else " " for token in tokens)
+            return self._need(index, tokens)
         if index in self.released:
             return signs.released * size
         if self.entries.get(index) is not None:
@@ -99,11 +99,18 @@ class Cells:
         nothing = signs.null if index < self.top else " "
         return "".join(signs.null if self._use(token, kind) else nothing for token in tokens)
 
+    def _need(self, index: int, tokens: range) -> str:
+        """What is needed at an index: tokens, or the whole block where it keeps a state that is not one of its own tokens'."""
+        if self.needed is None or index != self.needed[0]:
+            return " " * len(tokens)
+        needed = ["!" if token in self.needed[1] else " " for token in tokens]
+        return "".join(needed if "!" in needed else "!" * len(tokens))
+
     def _use(self, token: int, kind: Kind) -> str:
         """What the step does with a token: w, d, r, or nothing."""
         if self.step is None:
             return ""
-        end = self.step.start + self.step.tokens
-        if self.step.start <= token < end:
-            return "d" if token >= end - self.step.drafts else "w"
-        return "r" if token < self.step.start and constant_value(kind.reads(self.step.start, token)) else ""
+        start, count, drafts = self.step
+        if constant_value(kind.step_writes(start, count, token, 0)):
+            return "d" if start + count - drafts <= token < start + count else "w"
+        return "r" if token < start and constant_value(kind.step_reads(start, count, token)) else ""

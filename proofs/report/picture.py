@@ -12,6 +12,7 @@ from rich.text import Text
 from settled.model.events import Event
 from settled.model.kinds import Kind, kind_of
 from settled.model.monitor import Violation
+from settled.model.specs import RSWASpec
 from settled.proofs.report.signs import UNICODE, Signs
 from settled.proofs.report.story import Row, Story
 
@@ -36,7 +37,9 @@ def draw(
         layout = Layout.of(rows, violation, 0, width)
         return _table(rows, layout, violation, None, signs) if layout else _no_room(width)
     spec = story.config.groups[story.group]
-    kind = kind_of(spec)
+    if isinstance(spec, RSWASpec) and story.prompt_tokens is None:
+        return Text(f"no picture: the prompt of request {violation.request}, on which {spec.kind} depends, is not known", style="dim")
+    kind = kind_of(spec, story.prompt_tokens)
     if kind is None:
         return Text(f"no picture: kind {spec.kind} is not modelled", style="dim")
     layout = Layout.of(rows, violation, spec.block_size, width)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from settled.model.events import (
+    Add,
     Allocate,
     Computed,
     Config,
@@ -50,6 +51,7 @@ class Story:
         assert violation.request is not None
         self.violation, self.request, self.arrow = violation, violation.request, arrow
         self.config: Config | None = None
+        self.prompt_tokens: int | None = None  # of the request, once the trace tells
         self.board = Board()
         self.before: deque[Row] = deque(maxlen=rows_max)
         self.after: list[Row] = []
@@ -88,6 +90,8 @@ class Story:
 
     def _rows(self, line: int, event: Event) -> Iterator[Row]:
         match event:
+            case Add() if event.request == self.request:
+                self.prompt_tokens = event.prompt_tokens
             case Schedule():
                 for entry in _mine(event.requests, self.request):
                     label = f"step {event.step}: schedule {_interval(entry.start, entry.tokens)}"
@@ -140,6 +144,7 @@ class Story:
             self.board.hold(0, event.tables[self.request][self.group])
         for known in event.requests:
             if known.request == self.request:
+                self.prompt_tokens = known.prompt_tokens
                 yield Row(line, "state", self._cells(), (known.computed, known.in_flight, known.stale))
         for step in event.unprocessed:
             for part in step.requests:

@@ -13,7 +13,7 @@ from rich.console import Console
 from settled.model import events as ev
 from settled.model.monitor import Violation
 from settled.model.properties import Contract, Property
-from settled.model.specs import ChunkedLocalAttentionSpec, KVCacheSpec, SlidingWindowSpec
+from settled.model.specs import CrossAttentionSpec, KVCacheSpec, MambaSpec, RSWASpec, SlidingWindowSpec
 from settled.proofs.report.picture import draw
 from settled.proofs.report.signs import ASCII, UNICODE, Signs, signs_for
 from settled.proofs.report.story import Story
@@ -221,9 +221,24 @@ def test_the_only_group_is_shown_for_a_violation_without_one() -> None:
     assert rows(events, violation(3, group=None)) == ["3 step 1: schedule [0, 4) 4 4 0 wwww"]
 
 
+def test_the_mask_of_a_kind_that_depends_on_the_prompt() -> None:
+    events = [config(RSWASpec(block_size=4, window=2)), ev.Add(request="A", prompt_tokens=3), allocate(1, 2, 3), schedule(1, 9, 2)]
+    assert rows(events, violation(5))[-1] == "4 step 1: schedule [9, 11) rrr· ···· rww·"
+    del events[1]
+    assert lines(events, violation(4)) == ["no picture: the prompt of request A, on which rswa depends, is not known"]
+
+
+def test_the_state_of_a_state_kind() -> None:
+    """A step reads the state after token 7 and writes that after token 9; a slot that keeps another block's state is needed whole."""
+    events = [config(MambaSpec(block_size=4, mode="align")), allocate(1, 2, 3), schedule(1, 8, 2)]
+    assert rows(events, violation(4))[-1] == "3 step 1: schedule [8, 10) ···· ···r ·w··"
+    assert rows(events, violation(4, index=1, needed=(7, 7)))[-1] == "4 the next step needs !"
+    assert rows(events, violation(4, index=2, needed=(7, 7)))[-1] == "4 the next step needs !!!!"
+
+
 def test_a_kind_that_is_not_modelled() -> None:
-    events = [config(ChunkedLocalAttentionSpec(block_size=4, chunk=8)), allocate(1), process(1)]
-    assert lines(events, violation(3)) == ["no picture: kind chunked_local is not modelled"]
+    events = [config(CrossAttentionSpec(block_size=4)), allocate(1), process(1)]
+    assert lines(events, violation(3)) == ["no picture: kind cross is not modelled"]
 
 
 # ---- what fits -------------------------------------------------------------------------------------------------------

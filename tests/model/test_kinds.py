@@ -8,14 +8,19 @@ from itertools import product
 import pytest
 
 from settled.model.algebra import BoolTerm, Int, Term, as_int, constant_value, int_variable
+from settled.model.caps import admission_cap
 from settled.model.disciplines import Rounding
 from settled.model.interpret import compile_terms
 from settled.model.kinds import (
+    RSWA,
     AnyShrinking,
+    ChunkedLocal,
     FullAttention,
     Kind,
+    MambaAlign,
+    MambaNone,
+    SinkWindow,
     SlidingWindow,
-    admission_cap,
     ceil_div,
     in_block,
     kind_of,
@@ -165,10 +170,12 @@ def test_full_attention_frees_nothing() -> None:
 KINDS: list[tuple[KVCacheSpec, Kind | None]] = [
     (FullAttentionSpec(block_size=4), FullAttention()),
     (SlidingWindowSpec(block_size=4, window=7, extra_retained=2), SlidingWindow(7, 2)),
-    (ChunkedLocalAttentionSpec(block_size=4, chunk=8), None),
-    (MambaSpec(block_size=4, mode="align"), None),
-    (SinkWindowSpec(block_size=4, sink=1, window=4), None),
-    (RSWASpec(block_size=4, window=4), None),
+    (ChunkedLocalAttentionSpec(block_size=4, chunk=8), ChunkedLocal(8)),
+    (MambaSpec(block_size=4, mode="align"), MambaAlign()),
+    (MambaSpec(block_size=64, mode="none", num_speculative_blocks=2), MambaNone(3, 64)),
+    (MambaSpec(block_size=4, mode="all"), None),
+    (SinkWindowSpec(block_size=4, sink=1, window=4), SinkWindow(1, 4)),
+    (RSWASpec(block_size=4, window=5), RSWA(5, 9)),
     (CrossAttentionSpec(block_size=4), None),
     (CustomSpec(block_size=4, name="mine"), None),
 ]
@@ -176,7 +183,12 @@ KINDS: list[tuple[KVCacheSpec, Kind | None]] = [
 
 @pytest.mark.parametrize(("spec", "kind"), KINDS, ids=lambda value: value.kind if isinstance(value, KVCacheSpec) else "")
 def test_the_kind_of_each_spec(spec: KVCacheSpec, kind: Kind | None) -> None:
-    assert kind_of(spec) == kind
+    assert kind_of(spec, prompt=9) == kind
+
+
+def test_the_kind_of_rswa_needs_the_prompt() -> None:
+    with pytest.raises(ValueError, match="expected its prompt"):
+        kind_of(RSWASpec(block_size=4, window=4))
 
 
 def test_no_spec_is_left_out_above() -> None:

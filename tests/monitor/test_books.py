@@ -9,7 +9,7 @@ import pytest
 from settled.model import events as ev
 from settled.model.monitor import Verdict
 from settled.model.properties import Contract, Property
-from settled.model.specs import ChunkedLocalAttentionSpec, FullAttentionSpec, MambaSpec, SlidingWindowSpec
+from settled.model.specs import CrossAttentionSpec, FullAttentionSpec, MambaSpec, SlidingWindowSpec
 
 
 def _owner(trace: Any) -> dict[str, int]:
@@ -256,18 +256,23 @@ def test_held_bounded_is_not_checked_without_a_cap(kit: Any) -> None:
 
 
 def test_an_unmodelled_kind_keeps_its_books_only(kit: Any) -> None:
-    chunked = ChunkedLocalAttentionSpec(block_size=4, chunk=8)
-    trace = kit.Builder(kit.FULL, chunked).add().allocate(1).allocate(2, group=1).schedule(1, kit.entry(0, 4, [1], [2]))
+    trace = (
+        kit.Builder(kit.FULL, CrossAttentionSpec(block_size=4))
+        .add()
+        .allocate(1)
+        .allocate(2, group=1)
+        .schedule(1, kit.entry(0, 4, [1], [2]))
+    )
     trace.release({0: 2}, group=1).end()
     report = trace.judge(Contract.SETTLED)
     read = report.result(Property.READ_RESIDENT)
     assert (read.verdict, read.groups) == (Verdict.HOLDS, (0,))
-    assert read.remarks == ("not checked for group 1: kind chunked_local is not modelled",)
+    assert read.remarks == ("not checked for group 1: kind cross is not modelled",)
     assert report.result(Property.SINGLE_OWNER).groups == (0, 1)
-    assert (report.exit_code, report.unknown) == (3, ("group 1 (chunked_local) is not modelled",))
+    assert (report.exit_code, report.unknown) == (3, ("group 1 (cross) is not modelled",))
 
 
 def test_with_no_modelled_kind_nothing_is_claimed(kit: Any) -> None:
-    report = kit.Builder(MambaSpec(block_size=4, mode="none")).end().judge()
+    report = kit.Builder(MambaSpec(block_size=4, mode="all")).end().judge()
     assert report.result(Property.READ_RESIDENT).verdict is Verdict.NOT_CHECKED
     assert report.exit_code == 3

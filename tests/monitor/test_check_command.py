@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from settled.model import events as ev
-from settled.model.specs import ChunkedLocalAttentionSpec
+from settled.model.specs import CrossAttentionSpec
 from settled.proofs.cli.check import check
 
 TRACES = Path(__file__).parent.parent / "data" / "traces"
@@ -102,12 +102,12 @@ def test_bytes_that_are_no_text(tmp_path: Path) -> None:
 
 
 def test_unknown_is_exit_code_three(kit: Any) -> None:
-    trace = kit.Builder(kit.FULL, ChunkedLocalAttentionSpec(block_size=4, chunk=8)).add().allocate(1)
+    trace = kit.Builder(kit.FULL, CrossAttentionSpec(block_size=4)).add().allocate(1)
     trace.schedule(1, kit.entry(0, 4, [1], [])).process(1, kit.output()).finish().release({0: 1}, "finish").end(idle=True)
     result = _run("-", given=trace.text())
     assert result.exit_code == 3
     assert "holds for group 0" in result.output
-    assert "note: group 1 (chunked_local) is not modelled" in result.output
+    assert "note: group 1 (cross) is not modelled" in result.output
     result = _run("-", given=kit.Builder().put(ev.Gap(events=1)).text())
     assert result.exit_code == 3
     assert "the recorder lost events" in result.output

@@ -15,7 +15,7 @@ import pytest
 from settled.model import events as ev
 from settled.model.monitor import Monitor
 from settled.model.properties import Contract, Property
-from settled.model.specs import KVCacheSpec, SlidingWindowSpec
+from settled.model.specs import ChunkedLocalAttentionSpec, KVCacheSpec, MambaSpec, SlidingWindowSpec
 from settled.model.trace_io import read_trace
 
 TRACES = sorted((Path(__file__).parent.parent / "data" / "traces").glob("*.ndjson"))
@@ -42,8 +42,39 @@ def _true_starts(trace: list[ev.Event]) -> dict[Part, int]:
     return starts
 
 
-def _window(spec: KVCacheSpec) -> int:
-    return spec.window if isinstance(spec, SlidingWindowSpec) else 10**9
+def _keeps(spec: KVCacheSpec, start: int, token: int) -> bool:
+    """Whether the query at `start` reads an earlier token."""
+    if isinstance(spec, SlidingWindowSpec):
+        return start - spec.window < token
+    if isinstance(spec, ChunkedLocalAttentionSpec):
+        return token // spec.chunk == start // spec.chunk
+    return True
+
+
+def _states(trace: list[ev.Event], spec: MambaSpec) -> dict[Part, tuple[set[int], set[int]]]:
+    """The table indices that each step of a state kind reads, and writes, with all outputs known in advance."""
+    outputs = {(event.step, done.request): done.rejected for event in trace if isinstance(event, ev.Process) for done in event.requests}
+    used: dict[Part, tuple[set[int], set[int]]] = {}
+    left: dict[str, set[int]] = {}  # where the last step of a generation left what the next one reads
+    size, spare = spec.block_size, spec.num_speculative_blocks
+    for event in trace:
+        if isinstance(event, ev.Preempt | ev.Finish):
+            left.pop(event.request, None)
+        for part in event.requests if isinstance(event, ev.Schedule) else ():
+            end, accepted = part.start + part.tokens, part.drafts - outputs.get((event.step, part.request), 0)
+            if spec.mode == "none":
+                used[event.step, part.request] = set(range(1 + spare)), set(range(1 + spare))
+                continue
+            read = left.get(part.request, {(part.start - 1) // size} if part.start else set())
+            written = {(end - 1) // size + draft for draft in range(part.drafts + 1)}
+            left[part.request] = {(end - 1) // size, (end - 1) // size + accepted}
+            for full in range(end - part.drafts, end - part.drafts + accepted + 1):
+                if full % size == 0:
+                    written.add(full // size - 1)
+                    if full == end:
+                        left[part.request] = {(end - 1) // size}
+            used[event.step, part.request] = read, written
+    return used
 
 
 class Hindsight:
@@ -53,6 +84,8 @@ class Hindsight:
         config = trace[0]
         assert isinstance(config, ev.Config)
         self.groups, self.contract, self.starts = config.groups, contract, _true_starts(trace)
+        self.states = {group: _states(trace, spec) for group, spec in enumerate(config.groups) if isinstance(spec, MambaSpec)}
+        self.lengths: dict[tuple[str, int], int] = {}  # of tables that have fresh blocks
         self.found: Counter[tuple[str, str]] = Counter()
         self.held: dict[tuple[str, int, int], int] = {}  # request, group, index → block
         self.released: dict[tuple[str, int, int], tuple[str, int]] = {}  # → cause, computed count then
@@ -64,10 +97,13 @@ class Hindsight:
             getattr(self, f"_{event.name}", lambda event: None)(event)
 
     def _needs(self, part: Part, group: int, index: int) -> tuple[bool, bool]:
+        if group in self.states:
+            read, to_write = self.states[group][part]
+            return index in read, index in to_write
         start, (tokens, _), spec = self.starts[part], self.in_flight[part], self.groups[group]
         block = range(index * spec.block_size, (index + 1) * spec.block_size)
         written = any(start <= token < start + tokens for token in block)
-        return written or any(start - _window(spec) < token < start for token in block), written
+        return written or any(token < start and _keeps(spec, start, token) for token in block), written
 
     def _lose(self, block: int, how: str, *, harms_writes: bool) -> None:
         for part, entries in self.lost.items():
@@ -88,14 +124,15 @@ class Hindsight:
             self.lost[part] = set()
             for group, row in enumerate(self.rows[name]):
                 for index, block in enumerate(row):
-                    if self.held.get((name, group, index)) != block:
+                    if self.held.get((name, group, index)) != block and not (block and self._moved(name, group, block)):
                         self._absent(part, group, index)
 
     def _absent(self, part: Part, group: int, index: int) -> None:
         reads, writes = self._needs(part, group, index)
         cause, computed = self.released.get((part[1], group, index), ("never released", 0))
-        last, window = (index + 1) * self.groups[group].block_size - 1, _window(self.groups[group])
-        name = "rollback_resident" if last < computed and last <= computed - window else "read_resident"
+        last = (index + 1) * self.groups[group].block_size - 1
+        kept = last == computed - 1 if group in self.states else _keeps(self.groups[group], computed, last)
+        name = "rollback_resident" if last < computed and not kept else "read_resident"
         self.found[name, f"released_before_schedule[{cause}]"] += reads
         self.found["write_owned", f"released_before_schedule[{cause}]"] += writes
 
@@ -107,12 +144,36 @@ class Hindsight:
 
     def _preempt(self, event: ev.Preempt) -> None:
         self.computed[event.request] = 0
+        self._forget(event)
+
+    def _finish(self, event: ev.Finish) -> None:
+        self._forget(event)
+
+    def _forget(self, event: ev.Preempt | ev.Finish) -> None:
+        for group in range(len(self.groups)):
+            self.lengths.pop((event.request, group), None)
+
+    def _moved(self, name: str, group: int, block: int) -> bool:
+        """Whether a request of a state kind holds a block somewhere."""
+        return group in self.states and block in [held for key, held in self.held.items() if key[:2] == (name, group)]
 
     def _allocate(self, event: ev.Allocate) -> None:
+        self._move_speculative_blocks(event)
         for index, block in enumerate(event.blocks, start=event.first_index):
             self.held[event.request, event.group, index] = block
             if self.contract is Contract.SETTLED:
                 self._lose(block, "reallocated", harms_writes=True)
+
+    def _move_speculative_blocks(self, event: ev.Allocate) -> None:
+        """They go where they come directly before the fresh block, past the running index."""
+        spec, key = self.groups[event.group], (event.request, event.group)
+        end = event.first_index + len(event.blocks)
+        if isinstance(spec, MambaSpec) and spec.mode == "align":
+            running, length = end - 1 - spec.num_speculative_blocks, self.lengths.get(key)
+            below = [] if length is None else [index for index in range(length - spec.num_speculative_blocks, length) if index < running]
+            for index, to_index in zip(below, range(event.first_index - len(below), event.first_index), strict=True):
+                self.held[(*key, to_index)] = self.held.pop((*key, index))
+            self.lengths[key] = end
 
     def _touch(self, event: ev.Touch) -> None:
         for index, block in enumerate(event.blocks, start=event.first_index):
@@ -121,10 +182,12 @@ class Hindsight:
     def _release(self, event: ev.Release) -> None:
         for index, block in zip(event.indices, event.blocks, strict=True):
             del self.held[event.request, event.group, index]
-            self.released[event.request, event.group, index] = event.cause, self.computed.get(event.request, 0)
-            for (step, name), (_, rows) in self.in_flight.items():
-                if name == event.request and index < len(rows[event.group]) and rows[event.group][index] == block:
-                    self.lost[step, name].add((event.group, index))
+            seen = {index, *(at for at, other in enumerate(self.rows.get(event.request, [[]] * 9)[event.group]) if other == block)}
+            for at in seen:
+                self.released[event.request, event.group, at] = event.cause, self.computed.get(event.request, 0)
+                for (step, name), (_, rows) in self.in_flight.items():
+                    if name == event.request and at < len(rows[event.group]) and rows[event.group][at] == block:
+                        self.lost[step, name].add((event.group, at))
         if self.contract is Contract.SETTLED:
             for block in event.freed:
                 self._lose(block, "freed", harms_writes=False)

@@ -21,7 +21,7 @@ def test_a_table_that_its_row_repeats_is_sound() -> None:
     table = _table(1, 2, 3)
     table.replace_row((1, 2))
     table.extend_row((3,))
-    assert (table.sound_from, table.held, table.lowest_held()) == (0, 3, 0)
+    assert (table.sound_from, table.held, table.lowest_prunable()) == (0, 3, 0)
 
 
 def test_what_is_released_is_not_sound_and_not_held() -> None:
@@ -29,15 +29,35 @@ def test_what_is_released_is_not_sound_and_not_held() -> None:
     table.replace_row((1, 2, 3))
     table.take(0, None)
     table.take(1, None)
-    assert (table.sound_from, table.held, table.lowest_held()) == (2, 1, 2)
+    assert (table.doubt_from, table.sound_from, table.held, table.lowest_prunable()) == (0, 2, 1, 2)
+
+
+def test_below_what_is_released_the_table_is_sound() -> None:
+    """Sinks and prompts: the gap lies between blocks that stay."""
+    table = _table(1, 2, 3, 4, 5)
+    table.replace_row((1, 2, 3, 4, 5))
+    for index in (3, 2):
+        table.take(index, None)
+    assert (table.doubt_from, table.sound_from) == (2, 4)
+    table.take(0, None)
+    assert (table.doubt_from, table.sound_from) == (0, 4)
+
+
+def test_the_first_blocks_that_a_prune_never_takes_are_not_prunable() -> None:
+    table = Table(kept=2)
+    for index in range(4):
+        table.put(index, index + 1)
+    assert table.lowest_prunable() == 2
+    table.take(2, None)
+    assert table.lowest_prunable() == 3
 
 
 def test_a_row_that_differs_is_not_sound() -> None:
     table = _table(1, 2, 3, 4)
     table.replace_row((1, 9))
-    assert table.sound_from == 2
+    assert (table.doubt_from, table.sound_from) == (1, 2)
     table.extend_row((3, 8))
-    assert table.sound_from == 4
+    assert (table.doubt_from, table.sound_from) == (1, 4)
 
 
 def test_a_replaced_row_is_sound_again() -> None:
@@ -51,14 +71,14 @@ def test_a_table_starts_over_once_it_holds_nothing() -> None:
     table = _table(1, 2)
     table.take(0, None)
     table.take(1, None)
-    assert (table.blocks, table.lowest_held()) == ([], None)
+    assert (table.blocks, table.lowest_prunable()) == ([], None)
     table.put(2, 7)
-    assert (table.blocks, table.held, table.lowest_held()) == ([0, 0, 7], 1, 2)
+    assert (table.blocks, table.held, table.lowest_prunable()) == ([0, 0, 7], 1, 2)
 
 
 def test_the_ledger_knows_whether_anything_is_shared() -> None:
     ledger = Ledger(4, Findings(Contract.SETTLED, Property))
-    request = Request("A", [Table()])
+    request = Request("A", [Table()], [None], [])
     ledger.allocate(request, 0, 0, 1, 1)
     assert ledger.shared_blocks == 0
     ledger.touch(request, 0, 0, 1, 2)

@@ -12,7 +12,15 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
 from settled.model.disciplines import RIGHT, Discipline
-from settled.model.specs import FullAttentionSpec, KVCacheSpec, SlidingWindowSpec
+from settled.model.specs import (
+    ChunkedLocalAttentionSpec,
+    FullAttentionSpec,
+    KVCacheSpec,
+    MambaSpec,
+    RSWASpec,
+    SinkWindowSpec,
+    SlidingWindowSpec,
+)
 from settled.reference.admission import blocks_for_one_request
 from settled.reference.config import EngineConfig, StaleOutputMode
 from settled.reference.decisions import SORTS, Decision
@@ -105,34 +113,75 @@ class Case(NamedTuple):
 
 MODEL_LEN_MIN = 8
 _SPARE_BLOCKS = (0, 1, 2, 3, 8, 30)
+_WATERMARKS = (0.0, 0.0, 0.05, 0.2)
 
 
-def _around_blocks(numbers: Numbers, block_size: int) -> int:
+class Sizes(NamedTuple):
+    """What a group has to fit: tokens of a block, drafts a step, maximum length in tokens."""
+
+    block_size: int
+    drafts: int
+    max_model_len: int
+
+
+def _around_blocks(numbers: Numbers, sizes: Sizes) -> int:
     """A length one token around a multiple of the block size, in tokens."""
-    return max(1, block_size * numbers.below(4) + numbers.pick((1, 0, -1, 2)))
+    return max(1, sizes.block_size * numbers.below(4) + numbers.pick((1, 0, -1, 2)))
 
 
-def _full(_numbers: Numbers, block_size: int) -> KVCacheSpec:
-    return FullAttentionSpec(block_size=block_size)
+def _sliding_window(numbers: Numbers, sizes: Sizes) -> KVCacheSpec:
+    window = _around_blocks(numbers, sizes)
+    return SlidingWindowSpec(block_size=sizes.block_size, window=window, extra_retained=numbers.pick((0, 0, 0, 1, 3)))
 
 
-def _sliding_window(numbers: Numbers, block_size: int) -> KVCacheSpec:
-    window = _around_blocks(numbers, block_size)
-    return SlidingWindowSpec(block_size=block_size, window=window, extra_retained=numbers.pick((0, 0, 0, 1, 3)))
+def _full(_numbers: Numbers, sizes: Sizes) -> KVCacheSpec:
+    return FullAttentionSpec(block_size=sizes.block_size)
 
 
-# A reader a kind, the simplest first; given twice, a kind is drawn twice as often.
-KINDS: dict[str, Callable[[Numbers, int], KVCacheSpec]] = {
+def _chunked_local(numbers: Numbers, sizes: Sizes) -> KVCacheSpec:
+    return ChunkedLocalAttentionSpec(block_size=sizes.block_size, chunk=_around_blocks(numbers, sizes))
+
+
+def _sink_window(numbers: Numbers, sizes: Sizes) -> KVCacheSpec:
+    sink = numbers.below(2 * sizes.block_size + 1)
+    return SinkWindowSpec(block_size=sizes.block_size, sink=sink, window=_around_blocks(numbers, sizes))
+
+
+def _rswa(numbers: Numbers, sizes: Sizes) -> KVCacheSpec:
+    return RSWASpec(block_size=sizes.block_size, window=_around_blocks(numbers, sizes))
+
+
+def _mamba_none(numbers: Numbers, sizes: Sizes) -> KVCacheSpec:
+    """One block holds the state of a whole request."""
+    block_size = sizes.max_model_len + numbers.below(2)
+    return MambaSpec(block_size=block_size, mode="none", num_speculative_blocks=sizes.drafts)
+
+
+def _mamba_align(_numbers: Numbers, sizes: Sizes) -> KVCacheSpec:
+    """A decode step of 1 + drafts tokens fits into a block."""
+    block_size = sizes.block_size * (1 + sizes.drafts // sizes.block_size)
+    return MambaSpec(block_size=block_size, mode="align", num_speculative_blocks=sizes.drafts)
+
+
+# A reader a kind, the simplest first. A new kind is one more entry.
+KINDS: dict[str, Callable[[Numbers, Sizes], KVCacheSpec]] = {
     "sliding_window": _sliding_window,
     "full": _full,
+    "chunked_local": _chunked_local,
+    "sink_window": _sink_window,
+    "rswa": _rswa,
+    "mamba none": _mamba_none,
+    "mamba align": _mamba_align,
 }
+# What is drawn where no kinds are named: a kind that stands here twice is drawn twice as often.
+_USUAL_KINDS = ("sliding_window", "full", "sliding_window", *KINDS)
 
 
 def read_config(numbers: Numbers, space: ConfigSpace) -> EngineConfig:
     """A configuration that the engine accepts: the pool holds what start-up sizing asks for, or little more."""
-    kinds = space.kinds or tuple(KINDS)
-    groups = tuple(KINDS[numbers.pick(kinds)](numbers, numbers.pick(space.block_sizes)) for _ in range(1 + numbers.below(space.groups_max)))
     drafts = numbers.below(space.num_speculative_tokens + 1)
+    max_model_len = MODEL_LEN_MIN + numbers.below(space.max_model_len - MODEL_LEN_MIN + 1)
+    groups = tuple([_read_group(numbers, space, drafts, max_model_len) for _ in range(1 + numbers.below(space.groups_max))])
     config = EngineConfig(
         groups=groups,
         num_blocks=2,
@@ -141,14 +190,29 @@ def read_config(numbers: Numbers, space: ConfigSpace) -> EngineConfig:
         max_num_seqs=1 + numbers.below(6),
         num_speculative_tokens=drafts,
         num_lookahead_tokens=numbers.pick((0, drafts, drafts + 1)),
-        max_model_len=MODEL_LEN_MIN + numbers.below(space.max_model_len - MODEL_LEN_MIN + 1),
-        enable_prefix_caching=bool(numbers.below(2)),
+        max_model_len=max_model_len,
+        enable_prefix_caching=bool(numbers.below(2)) and all(map(_is_cacheable, groups)),
+        zero_fresh_blocks=numbers.pick((None, True)),
+        watermark=numbers.pick(_WATERMARKS),
         kv_consumer=bool(numbers.below(2)),
         connector=bool(numbers.below(2)),
         stale_output_mode=numbers.pick(tuple(StaleOutputMode)),
         discipline=space.discipline,
     )
+    if config.cached_groups:
+        finest = config.tokens_per_hash
+        config = replace(config, hash_block_size=numbers.pick((None, *[size for size in range(1, finest + 1) if finest % size == 0])))
     return replace(config, num_blocks=1 + blocks_for_one_request(config) + numbers.pick(_SPARE_BLOCKS))
+
+
+def _read_group(numbers: Numbers, space: ConfigSpace, drafts: int, max_model_len: int) -> KVCacheSpec:
+    kind = numbers.pick(space.kinds or _USUAL_KINDS)
+    return KINDS[kind](numbers, Sizes(numbers.pick(space.block_sizes), drafts, max_model_len))
+
+
+def _is_cacheable(spec: KVCacheSpec) -> bool:
+    """A state that is overwritten in place cannot be."""
+    return not (isinstance(spec, MambaSpec) and spec.mode == "none")
 
 
 # ---- decisions -------------------------------------------------------------------------------------------------------

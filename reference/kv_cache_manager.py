@@ -150,27 +150,34 @@ class KVCacheManager:
         num_new_tokens: int,
         *,
         hit: CacheHit | None = None,
+        num_external_tokens: int = 0,
         num_lookahead_tokens: int = 0,
+        delay_cache_blocks: bool = False,
         full_sequence_must_fit: bool = False,
         keep_watermark: bool = False,
     ) -> PerGroup | None:
         """Gives the request slots for `num_new_tokens` more tokens; per group the ids of new table entries, or None if the pool has
-        too few blocks. `hit` is a cached prefix that a request without blocks starts from; it must be able to finish its prefill if
-        `full_sequence_must_fit`, and leaves the watermark's blocks free if `keep_watermark`.
+        too few blocks. `hit` is a cached prefix that a request without blocks starts from, and `num_external_tokens`, which a load
+        brings, follow it; it must be able to finish its prefill if `full_sequence_must_fit`, and leaves the watermark's blocks free if
+        `keep_watermark`.
 
         Prune first: it may free what is needed, and it is right even if the allocation then fails. Then take in the hit
         of every group before the first fresh block, for a fresh block may be a hit block of another group that was free.
+        With `delay_cache_blocks` nothing gets a hash: what a load should bring may turn out not to be there.
         """
-        assert num_new_tokens >= 1
-        num_tokens = request.num_computed_tokens + num_new_tokens + (0 if hit is None else hit.num_tokens)
+        assert num_new_tokens + num_external_tokens >= 1
+        num_adopted = (0 if hit is None else hit.num_tokens) + num_external_tokens
+        num_tokens = request.num_computed_tokens + num_new_tokens + num_adopted
         num_slots = min(num_tokens + num_lookahead_tokens, self.max_model_len)
-        first_indices = self._first_indices(num_tokens - 1)
+        # The next query is the last known token at the latest: it is computed again if all of them are loaded.
+        next_query = min(request.num_computed_tokens + num_adopted, request.num_tokens - 1)
+        first_indices = self._first_indices(next_query if num_external_tokens else 0, num_tokens - 1)
         if hit is None:
             self.remove_skipped_blocks(request, "window")
             needed = self._num_blocks_to_allocate(request, num_slots, num_tokens, first_indices)
             if needed > self.block_pool.get_num_free_blocks():
                 return None
-        elif not self._adopt(request, hit, num_slots, num_tokens, first_indices, full_sequence_must_fit, keep_watermark):
+        elif not self._adopt(request, hit, next_query, num_slots, num_tokens, first_indices, full_sequence_must_fit, keep_watermark):
             return None
         new_blocks = tuple(
             [
@@ -180,23 +187,27 @@ class KVCacheManager:
         )
         if hit is not None and hit.tails:
             self._copy_tails(request, hit)
-        # Drafts and tokens still to be sampled are not known: no hash can stand for them.
-        self.cache_blocks(request, min(num_tokens, request.num_tokens))
+        if not delay_cache_blocks:
+            # Drafts and tokens still to be sampled are not known: no hash can stand for them.
+            self.cache_blocks(request, min(num_tokens, request.num_tokens))
         return new_blocks
 
     def _adopt(
         self,
         request: Request,
         hit: CacheHit,
+        next_query: int,
         num_slots: int,
         num_tokens: int,
         first_indices: tuple[int, ...],
         full_sequence_must_fit: bool,
         keep_watermark: bool,
     ) -> bool:
-        """Puts the hit into the tables of a request that has none, if the pool can hold it and what the step adds."""
+        """Puts what `next_query` and later ones need of the hit into the tables of a request that has none, if the pool can hold it and
+        what the step adds.
+        """
         kept = [
-            manager.kept_of_hit(blocks, hit.num_tokens, request.num_prompt_tokens)
+            manager.kept_of_hit(blocks, next_query, request.num_prompt_tokens)
             for manager, blocks in zip(self.managers, hit.blocks, strict=True)
         ]
         tails_free = count_free([tail for tail in hit.tails if tail is not None])
@@ -240,13 +251,18 @@ class KVCacheManager:
             return 0
         return self.num_steps_scheduled if self.discipline.prune_fence is PruneFence.POOL else request.last_step_sequence
 
-    def _first_indices(self, last_query: int) -> tuple[int, ...]:
-        """Per group the first new table entry that gets a block. All do, unless the discipline looks at the last query alone."""
-        if not self.discipline.nulls_at_allocation:
+    def _first_indices(self, after_load: int, last_query: int) -> tuple[int, ...]:
+        """Per group the first new table entry that gets a block. All do, but what no query from `after_load` on reads is not loaded,
+        and a discipline may look at the last query of the step alone.
+        """
+        query = last_query if self.discipline.nulls_at_allocation else after_load
+        if query <= 0:
             return self.no_nulls
         return tuple(
-            manager.get_num_skipped_tokens(last_query) // manager.block_size if has_window else 0
-            for manager, has_window in zip(self.managers, self.has_window, strict=True)
+            [
+                manager.to_blocks(manager.get_num_skipped_tokens(query)) if has_window else 0
+                for manager, has_window in zip(self.managers, self.has_window, strict=True)
+            ]
         )
 
     def _num_blocks_to_allocate(self, request: Request, num_slots: int, num_tokens: int, first_indices: tuple[int, ...]) -> int:
@@ -256,6 +272,17 @@ class KVCacheManager:
                 for manager, first_index in zip(self.managers, first_indices, strict=True)
             ]
         )
+
+    def zero_from(self, request_id: str, num_tokens: int) -> None:
+        """A load failed to write what follows the first `num_tokens` tokens: blocks that would have been zeroed are."""
+        for manager in self.managers:
+            if manager.zeroes_fresh_blocks:
+                blocks = manager.req_to_blocks[request_id][cdiv(num_tokens, manager.block_size) :]
+                self.block_pool.to_zero.extend([block.block_id for block in blocks if not block.is_null])
+
+    def can_go_back_to(self, request_id: str, num_computed_tokens: int) -> bool:
+        """Whether the request can compute on from there with the blocks that it has."""
+        return all(manager.can_go_back_to(request_id, num_computed_tokens) for manager in self.managers)
 
     # ---- states ------------------------------------------------------------------------------------------------------
 

@@ -163,6 +163,14 @@ class SingleTypeKVCacheManager(ABC):
         """Free blocks that a waiting request of `num_tokens` tokens takes to the end of its prefill, without regard to the cap."""
         return max(0, cdiv(num_tokens, self.block_size) - len(kept)) + count_free(kept)
 
+    def can_go_back_to(self, request_id: str, num_computed_tokens: int) -> bool:
+        """Whether a step that starts at `num_computed_tokens` finds a block in every entry that it reads or writes. Of kinds whose
+        skipped tokens are a prefix.
+        """
+        first_needed = self.get_num_skipped_tokens(num_computed_tokens) // self.block_size
+        null = self.pool.null_block
+        return not any(block is null for block in self.req_to_blocks[request_id][first_needed:])
+
     # ---- prefix cache ------------------------------------------------------------------------------------------------
 
     def num_hashed_blocks(self, hashes: Sequence[int], max_length: int) -> int:

@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from settled.reference.config import EngineConfig, StaleOutputMode
+from settled.reference.decided_connector import DecidedConnector, Ending, Offer
 from settled.reference.engine import Engine, Outcome, default_prompt
 from settled.reference.plan import PlanError, PlannedStep
 from settled.reference.recorder import Sink
@@ -38,33 +39,37 @@ class Player:
     """An engine, and the decisions that it is given. `operations`: one request in one schedule, process or control event."""
 
     def __init__(self, config: EngineConfig, sink: Sink | None = None) -> None:
-        self.engine = Engine(config, sink, drafter=self._num_drafts)
+        self.connector = DecidedConnector() if config.connector else None
+        self.engine = Engine(config, sink, connector=self.connector, drafter=self._num_drafts)
         self.config = self.engine.config
         self.operations = 0
         self.added = 0
         self.drafts_held_back = 0  # of the drafts that a step's request could propose for its next one
 
-    def take(self, decision: Decision) -> None:
-        """Does what the decision asks, if it can be done. Raises KeyError for a sort that does not exist."""
+    def take(self, decision: Decision) -> bool:
+        """Does what the decision asks, if it can be done; whether it could. Raises KeyError for a sort that does not exist."""
         sort = SORTS[decision.name]
+        if not sort.is_possible(self):
+            return False
         with suppress(PlanError):  # a step that the pool or the batch has no room for
             sort.perform(self, *decision.values)
+        return True
 
     def end(self) -> None:
         """Ends the recording; the engine need not be idle."""
         self.engine.end_recording()
 
-    def unfinished(self, number: int) -> Request | None:
-        """An unfinished request, counted from the oldest; None if there is none."""
+    def unfinished(self, number: int) -> Request:
+        """An unfinished request, counted from the oldest, and on from there."""
         requests = list(self.engine.scheduler.requests.values())
-        return requests[number % len(requests)] if requests else None
+        return requests[number % len(requests)]
 
     def _num_drafts(self, _request: Request) -> int:
         return max(0, self.config.num_speculative_tokens - self.drafts_held_back)
 
 
 class Sort(NamedTuple):
-    """A sort of decision. `is_possible`: whether it would do anything. `weight`: how often it comes among random ones."""
+    """A sort of decision. `is_possible`: whether there is anything to do it to. `weight`: how often it comes among random ones."""
 
     meaning: str
     perform: Callable[..., None]
@@ -105,18 +110,15 @@ def _add(player: Player, length: int, limit: int, prefix: int) -> None:
 
 
 def _abort(player: Player, which: int) -> None:
-    request = player.unfinished(which)
-    if request is not None:
-        player.engine.abort(request.request_id)
-        player.operations += 1
+    player.engine.abort(player.unfinished(which).request_id)
+    player.operations += 1
 
 
 def _preempt(player: Player, which: int, drops: int) -> None:
     running = player.engine.scheduler.running
-    if running:
-        request = running[which % len(running)]
-        player.engine.preempt(request.request_id, StaleOutputMode.DROP if drops else StaleOutputMode.DELIVER)
-        player.operations += 1
+    request = running[which % len(running)]
+    player.engine.preempt(request.request_id, StaleOutputMode.DROP if drops else StaleOutputMode.DELIVER)
+    player.operations += 1
 
 
 # ---- steps -----------------------------------------------------------------------------------------------------------
@@ -128,15 +130,12 @@ def _count(player: Player, step: StepOutput | None) -> None:
 
 def _schedule(player: Player, drafts_held_back: int) -> None:
     player.drafts_held_back = drafts_held_back
-    if player.engine.can_schedule:
-        _count(player, player.engine.schedule())
+    _count(player, player.engine.schedule())
 
 
 def _schedule_one(player: Player, which: int, tokens_held_back: int, drafts: int) -> None:
     """A step of one request: all that is left of its prompt but `tokens_held_back`, or one token and drafts."""
     request = player.unfinished(which)
-    if request is None or not player.engine.can_schedule:
-        return
     left = request.num_unscheduled_tokens
     if request.is_prefill_chunk and left > 1:
         if request.status is not RequestStatus.RUNNING:
@@ -151,8 +150,6 @@ def _schedule_one(player: Player, which: int, tokens_held_back: int, drafts: int
 def _process(player: Player, rejected: int, rejected_of_others: int, stop: int) -> None:
     """Of the oldest step the first request rejects `rejected` drafts (all, if it has fewer), and the others `rejected_of_others`; the
     request number `stop`, counted from 1, stops."""
-    if not player.engine.unprocessed:
-        return
     oldest = player.engine.unprocessed[0]
     place = {entry.request.request_id: number for number, entry in enumerate(oldest.entries)}
 
@@ -165,12 +162,39 @@ def _process(player: Player, rejected: int, rejected_of_others: int, stop: int) 
 
 
 def _drain(player: Player) -> None:
-    """Aborts all that is left and processes what is in flight: then the engine is idle."""
+    """Aborts all that is left, processes what is in flight, and lets transfers end well: then the engine is idle."""
     for request_id in tuple(player.engine.scheduler.requests):
         player.engine.abort(request_id)
         player.operations += 1
     while player.engine.unprocessed:
         _count(player, player.engine.process())
+    while player.connector is not None and player.connector.reportable():
+        _report(player, 0, Ending.GOOD)
+
+
+# ---- transfers -------------------------------------------------------------------------------------------------------
+
+
+def _offer(player: Player, blocks: int, more_tokens: int, in_step: int, workers: int, ending: int) -> None:
+    """The next request that asks can load so many blocks of the first group, and a few tokens more or less."""
+    if player.connector is not None:
+        tokens = max(0, blocks * player.config.groups[0].block_size + more_tokens)
+        player.connector.offer = Offer(tokens, not in_step, workers, Ending(ending))
+
+
+def _store(player: Player, at_finish: int) -> None:
+    if player.connector is not None:
+        player.connector.stores_next = not at_finish
+        player.connector.stores_finished = bool(at_finish)
+
+
+def _report(player: Player, which: int, ending: int) -> None:
+    """A worker is through with its part of a load or store, counted from the oldest."""
+    parts = player.connector.reportable() if player.connector is not None else []
+    if player.connector is not None and parts:
+        completion = player.connector.report(parts[which % len(parts)], Ending(ending))
+        player.engine.scheduler.update_from_workers([completion])
+        player.operations += 1
 
 
 def _is_unfinished(player: Player) -> bool:
@@ -183,6 +207,14 @@ def _is_schedulable(player: Player) -> bool:
 
 def _is_unprocessed(player: Player) -> bool:
     return bool(player.engine.unprocessed)
+
+
+def _has_connector(player: Player) -> bool:
+    return player.connector is not None
+
+
+def _may_load(player: Player) -> bool:
+    return player.connector is not None and player.config.kv_consumer
 
 
 _WHICH = Argument("which", range(8))
@@ -226,6 +258,33 @@ SORTS: dict[str, Sort] = {
         weight=3,
     ),
     "abort": Sort("abort a request", _abort, _is_unfinished, (_WHICH,), weight=1),
+    "offer": Sort(
+        "let the next request that asks load what it wants",
+        _offer,
+        _may_load,
+        (
+            Argument("blocks", range(1, 8)),
+            Argument("more_tokens", (0, 0, -1, 1)),
+            Argument("in_step", (0, 0, 1)),
+            Argument("workers", (1, 1, 2)),
+            Argument("ending", (0, 0, 0, 1, 2, 3)),
+        ),
+        weight=3,
+    ),
+    "store": Sort(
+        "store what the next running or finished request has",
+        _store,
+        _has_connector,
+        (Argument("at_finish", (0, 1)),),
+        weight=2,
+    ),
+    "report": Sort(
+        "let a worker be through with a load or store",
+        _report,
+        lambda player: player.connector is not None and bool(player.connector.reportable()),
+        (_WHICH, Argument("ending", (0, 0, 0, 0, 1, 2, 3))),
+        weight=4,
+    ),
     "drain": Sort("abort all requests and process all steps", _drain, lambda player: not player.engine.is_idle, weight=1),
 }
 DRAIN = Decision("drain")

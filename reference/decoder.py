@@ -182,11 +182,12 @@ def read_config(numbers: Numbers, space: ConfigSpace) -> EngineConfig:
     drafts = numbers.below(space.num_speculative_tokens + 1)
     max_model_len = MODEL_LEN_MIN + numbers.below(space.max_model_len - MODEL_LEN_MIN + 1)
     groups = tuple([_read_group(numbers, space, drafts, max_model_len) for _ in range(1 + numbers.below(space.groups_max))])
+    chunked = numbers.pick((True, True, True, True, False))
     config = EngineConfig(
         groups=groups,
         num_blocks=2,
         max_in_flight_steps=1 + numbers.below(space.max_in_flight_steps),
-        max_num_batched_tokens=1 + drafts + numbers.below(24),
+        max_num_batched_tokens=1 + drafts + numbers.below(24) if chunked else max_model_len,
         max_num_seqs=1 + numbers.below(6),
         num_speculative_tokens=drafts,
         num_lookahead_tokens=numbers.pick((0, drafts, drafts + 1)),
@@ -196,6 +197,9 @@ def read_config(numbers: Numbers, space: ConfigSpace) -> EngineConfig:
         watermark=numbers.pick(_WATERMARKS),
         kv_consumer=bool(numbers.below(2)),
         connector=bool(numbers.below(2)),
+        transfers_wait=bool(numbers.below(2)),
+        enable_chunked_prefill=chunked,
+        long_prefill_token_threshold=numbers.pick((0, 0, 0, 1, 4)),
         stale_output_mode=numbers.pick(tuple(StaleOutputMode)),
         discipline=space.discipline,
     )

@@ -96,8 +96,7 @@ def run_case(
     wanted = case.decisions if decisions is None else decisions
     try:
         for watched.decision in range(len(wanted)):
-            player.take(wanted[watched.decision])
-            if after_each is not None:
+            if player.take(wanted[watched.decision]) and after_each is not None:
                 after_each(player, wanted[watched.decision])
             if until is not None and until in run.found:
                 break

@@ -308,6 +308,8 @@ class KVCacheManager:
         """The scheduler begins to make up a step."""
         for manager in self.aligned:
             manager.new_step_starts()
+        for keeper in self.partial_hits:
+            keeper.new_step_starts()
 
     def clip_chunk(self, request: Request, start: int, tokens: int) -> int:
         """How many of `tokens` tokens from `start` on a prefill chunk should take, so that it ends where a state can be cached.

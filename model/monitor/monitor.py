@@ -73,6 +73,11 @@ class Monitor:
             raise TraceError(self._source, line, f"{event.name}: {error}") from None
         return self._findings.take_fresh() if self._findings.fresh else NOTHING
 
+    def counters(self, request: str) -> tuple[int, int, int] | None:
+        """Tokens computed, in flight and stale, as the trace makes them; None for a request that is not there."""
+        known = self._live.requests.get(request)
+        return None if known is None else (known.computed, known.in_flight, known.stale)
+
     # ---- events about the trace itself -------------------------------------------------------------------------------
 
     def _set_up(self, line: int, event: ev.Event) -> None:

@@ -19,7 +19,7 @@ from settled.model.kinds import FullAttention, MambaAlign, MambaNone, SlidingWin
 from settled.model.properties import Property
 from settled.model.search.induction import Named, Obligation, Transition, inductive
 from settled.model.search.quotients import ordered
-from settled.proofs.masks import claim
+from settled.proofs.masks import NO_MORE, claim
 
 MAMBA_ALIGN, WINDOW_OF_TWO = MambaAlign(), SlidingWindow(2)
 _FIRST, _LAST, _BASIS, _TOKEN = (int_variable(name) for name in ("first", "last", "p", "token"))
@@ -147,7 +147,7 @@ def align_lemmas(discipline: Discipline) -> list[Obligation]:
     return [
         claim("needed-sets shrink", {}, needed_sets_shrink(MAMBA_ALIGN, query, later, _TOKEN)),
         claim("a query reads no state after its own token", {"a later state": query <= _TOKEN}, negate(MAMBA_ALIGN.reads(query, _TOKEN))),
-        claim("the skip formula frees no more than the mask", block, implies(frees, MAMBA_ALIGN.may_free(_TOKEN, _BASIS))),
+        claim(NO_MORE, block, implies(frees, MAMBA_ALIGN.may_free(_TOKEN, _BASIS))),
         claim("what may go has no hole", block, implies(ends, MAMBA_ALIGN.may_free(_TOKEN, _BASIS))),
         claim("and no less", block, frees == ends),
         claim(

@@ -28,7 +28,7 @@ from settled.model.tracked import System, Tracked
 from settled.proofs import mamba
 from settled.proofs.counters import COUNTS, IN_ORDER_OUTPUT
 from settled.proofs.invariant import induction
-from settled.proofs.masks import CASES, Case, block_lemmas, chunk_lemmas, growing_prompt, mask_lemmas
+from settled.proofs.masks import CASES, FREEING, NO_MORE, Case, block_lemmas, chunk_lemmas, growing_prompt, mask_lemmas
 from settled.proofs.theorem import Killer, Part, Theorem
 
 ANY_MASK = AnyShrinking(int_variable("token"))
@@ -40,7 +40,7 @@ NEXT_STEP = (*OWNED, "resident")
 IN_ORDER = (*COUNTS, "pruned", "row", "every writer is ordered")
 
 _ANY, _ANY_VLLM = "any shrinking mask", "any shrinking mask, max(0, C - F)"
-SLOTS = "mamba align, slots"
+SLOTS, _ALIGN = "mamba align, slots", "mamba align, no drafts"
 _NO_FENCE = "no fence, no load, any shrinking mask"
 NO_LOAD = {"every writer is ordered after the step": both(tracked.ORDERED, tracked.WAITS)}
 
@@ -110,7 +110,7 @@ READ_RESIDENT = Theorem(
         Part("R-SWA, a prompt that grows", RIGHT, growing_prompt),
         Part(SLOTS, RIGHT, mamba.used_slots),
         Part("mamba align, as a window of two", RIGHT, mamba.as_a_window),
-        Part("mask: mamba align, no drafts", RIGHT, mamba.align_lemmas),
+        Part(f"mask: {_ALIGN}", RIGHT, mamba.align_lemmas),
         Part("mask: mamba none", RIGHT, mamba.none_lemmas),
         Part("chunks", RIGHT, chunk_lemmas),
         Part("blocks", RIGHT, block_lemmas),
@@ -121,12 +121,8 @@ READ_RESIDENT = Theorem(
         Killer(NO_FENCE, _ANY, "preempt, finish or abort", "fence"),
         Killer(RAW_FINISH, _ANY, "prune before a connector's finish", "pruned"),
         Killer(CEIL, "sliding window", "schedule another step", "pruned"),
-        Killer(
-            CEIL,
-            "mask: sliding window",
-            "the skip formula frees no more than the mask",
-            "the skip formula frees no more than the mask",
-        ),
+        *(Killer(CEIL, f"mask: {title}", NO_MORE, NO_MORE) for title in (*FREEING, _ALIGN)),
+        Killer(MAMBA_LOCAL, SLOTS, "schedule another step", "held"),
     ),
 )
 

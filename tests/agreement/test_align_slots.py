@@ -7,9 +7,10 @@ lead to what the tables and rows then hold.
 from __future__ import annotations
 
 import random
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from settled.model.align import Align, AlignSystem, SlotStep
 from settled.model.disciplines import OPTIMISTIC, RIGHT, VLLM, Discipline
 from settled.model.interpret import compile_terms
 from settled.model.specs import MambaSpec
+from settled.model.trace_io import read_trace
 from settled.model.values import leaves
 from settled.reference.workload import random_workload, run_workload
 
@@ -207,3 +209,50 @@ def test_the_system_of_slots_follows_the_reference(discipline: Discipline) -> No
 
 def test_an_engine_that_frees_too_early_is_told_apart() -> None:
     assert follow(range(60), OPTIMISTIC)[1]
+
+
+# ---- how many slots are held -----------------------------------------------------------------------------------------
+
+
+def most_held(events: Iterable[ev.Event], group: int) -> int:
+    """The most blocks that one request's table holds in a group, by the block events alone."""
+    tables: dict[str, set[int]] = defaultdict(set)
+    most = 0
+    for event in events:
+        match event:
+            case ev.Allocate() | ev.Touch() if event.group == group:
+                tables[event.request] |= set(event.blocks) - {0}
+                most = max(most, len(tables[event.request]))
+            case ev.Release() if event.group == group:
+                tables[event.request] -= set(event.blocks)
+            case ev.Preempt() | ev.Finish():
+                tables[event.request] = set()  # a fence may keep its blocks, but not as a table's
+    return most
+
+
+def test_a_table_holds_a_slot_for_each_step_in_flight_one_to_start_from_and_those_for_drafts() -> None:
+    """1 + D + K at most, which is reached. vLLM sizes for 2 + K, which is what a synchronous engine holds."""
+    beyond_drafts: dict[int, int] = defaultdict(int)
+    for seed in range(400):
+        workload = random_workload(seed, kinds=("full", "mamba align"))
+        groups = [(g, spec) for g, spec in enumerate(workload.config.groups) if isinstance(spec, MambaSpec)]
+        fitting = [(g, spec.num_speculative_blocks) for g, spec in groups if spec.block_size > spec.num_speculative_blocks]
+        if fitting:
+            events: list[ev.Event] = []
+            run_workload(workload, discipline=RIGHT, steps=40, sink=events.append)
+            depth = workload.config.max_in_flight_steps
+            beyond_drafts[depth] = max(beyond_drafts[depth], *(most_held(events, g) - drafts for g, drafts in fitting))
+    assert beyond_drafts == {depth: 1 + depth for depth in (1, 2, 3, 4)}
+
+
+@pytest.mark.parametrize("release", ["0.26.0", "0.29.0", "0.33.0"])
+def test_real_releases_hold_one_slot_more_than_they_size_for(release: str) -> None:
+    """K = 3 and two steps in flight: 6 blocks, and 2 + K is 5. The affected 0.25.1 freed earlier and held 5."""
+    assert most_held(recorded(release), 1) == 6
+    assert most_held(recorded("0.25.1"), 1) == 5
+
+
+def recorded(release: str) -> list[ev.Event]:
+    path = Path(__file__).parents[1] / "data" / "traces" / f"v{release}-mamba-align-spec.ndjson"
+    with path.open("rb") as lines:
+        return [event for _, event in read_trace(lines)]

@@ -144,6 +144,12 @@ def test_a_row_that_names_what_the_request_does_not_hold(kit: Any) -> None:
     assert "did not hold that block" in violation.sentence()
 
 
+def test_who_released_an_entry_is_forgotten_once_it_holds_a_block_again(kit: Any) -> None:
+    trace = kit.Builder(kit.FULL).add().allocate(1).schedule(1, kit.entry(0, 4, [1])).process(1, kit.output())
+    trace.put(ev.Preempt(request="A")).release({0: 1}, "preempt").allocate(2).schedule(2, kit.entry(0, 4, [3], resumed=True))
+    assert trace.found(STREAM_ORDER)["read_resident"] == {"released_before_schedule[never released]": 1}
+
+
 def test_the_row_is_replaced_on_resume(kit: Any) -> None:
     trace = kit.Builder(kit.FULL).add().allocate(1).schedule(1, kit.entry(0, 4, [1])).process(1, kit.output())
     trace.put(ev.Preempt(request="A")).release({0: 1}, "preempt").allocate(2)
@@ -282,6 +288,9 @@ def test_a_write_at_the_top_is_open_until_the_start_is_known(kit: Any, rejected:
 
 def test_once_the_start_is_known_a_loss_is_told_at_once(kit: Any) -> None:
     trace = _drafting(kit).process(2, kit.output(rejected=0)).release({3: 4}).add("B").allocate(4, request="B")
+    assert trace.found(SETTLED)["write_owned"] == {"reallocated[window]": 1}
+    trace = kit.Builder().add().allocate(1, 2, 3, 4).schedule(1, kit.entry(0, 4, [1, 2, 3, 4], drafts=3)).process(1, kit.output())
+    trace.schedule(2, kit.entry(4, 2)).release({1: 2}).add("B").allocate(2, request="B")
     assert trace.found(SETTLED)["write_owned"] == {"reallocated[window]": 1}
 
 

@@ -286,6 +286,12 @@ def test_a_write_at_the_top_is_open_until_the_start_is_known(kit: Any, rejected:
     assert ("write_owned" in trace.found(SETTLED)) == written
 
 
+def test_what_a_step_reads_however_far_its_start_falls_is_told_at_once(kit: Any) -> None:
+    """Step 3 reads 8 and 9 from 11 as from 8, and all between."""
+    told = _drafting(kit).release({2: 3}).judge(SETTLED).result(Property.READ_RESIDENT).violations
+    assert [violation.step for violation in told] == [2, 3]
+
+
 def test_once_the_start_is_known_a_loss_is_told_at_once(kit: Any) -> None:
     trace = _drafting(kit).process(2, kit.output(rejected=0)).release({3: 4}).add("B").allocate(4, request="B")
     assert trace.found(SETTLED)["write_owned"] == {"reallocated[window]": 1}

@@ -107,6 +107,43 @@ RAW_FINISH = Discipline(
     summary="prune on the computed count before a connector's finish",
     finish_basis=FreeBasis.COMPUTED,
 )
+POOL_FENCE = Discipline(
+    name="pool-fence",
+    summary="free on the computed count, the pool keeps the blocks until the steps scheduled before are processed (vLLM #47653)",
+    free_basis=FreeBasis.COMPUTED,
+    prune_fence=PruneFence.POOL,
+)
+CALLBACK = Discipline(
+    name="callback",
+    summary="free on the computed count, by a callback once the request's own steps scheduled before are processed",
+    free_basis=FreeBasis.COMPUTED,
+    prune_fence=PruneFence.CALLBACK,
+)
+MAMBA_LOCAL = Discipline(
+    name="mamba-local",
+    summary="free states on the computed count less a step's drafts, as vLLM's Mamba manager did by itself",
+    state_basis=FreeBasis.LESS_DRAFTS,
+)
+LOCAL_SUBTRACTION = Discipline(
+    name="local-subtraction",
+    summary="free on the computed count less a step's drafts, for every kind",
+    free_basis=FreeBasis.LESS_DRAFTS,
+)
+PREEMPT_FENCED = Discipline(
+    name="preempt-fenced",
+    summary="preempt requests whose blocks wait behind the fence, which frees nothing (vLLM #49674)",
+    preempts_fenced=True,
+)
+CAP_WITHOUT_IN_FLIGHT = Discipline(
+    name="cap-without-in-flight",
+    summary="admission caps that leave out the tokens in flight",
+    cap_counts_in_flight=False,
+)
+NULL_AT_ALLOCATION = Discipline(
+    name="null-at-allocation",
+    summary="no blocks for what the last query of a step does not need, though earlier ones do (vLLM #55818)",
+    nulls_at_allocation=True,
+)
 
 DISCIPLINES: dict[str, Discipline] = {
     discipline.name: discipline
@@ -120,5 +157,12 @@ DISCIPLINES: dict[str, Discipline] = {
         STALE_UNMARKED,
         NO_FENCE,
         RAW_FINISH,
+        POOL_FENCE,
+        CALLBACK,
+        MAMBA_LOCAL,
+        LOCAL_SUBTRACTION,
+        PREEMPT_FENCED,
+        CAP_WITHOUT_IN_FLIGHT,
+        NULL_AT_ALLOCATION,
     )
 }

@@ -8,7 +8,9 @@ and block sizes are in tokens and may be symbolic.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from settled.model.algebra import (
     BoolTerm,
@@ -17,12 +19,12 @@ from settled.model.algebra import (
     as_int,
     both,
     either,
+    function,
     maximum,
-    minimum,
     negate,
     predicate,
 )
-from settled.model.disciplines import Rounding
+from settled.model.disciplines import Discipline, FreeBasis, Rounding
 from settled.model.specs import (
     ChunkedLocalAttentionSpec,
     FullAttentionSpec,
@@ -34,10 +36,23 @@ from settled.model.specs import (
 )
 
 
+class Axiom(NamedTuple):
+    """What is known of an uninterpreted symbol of a mask, as a condition on every pair of its arguments."""
+
+    symbol: str
+    name: str
+    of_pair: Callable[[IntTerm, IntTerm], BoolTerm]
+
+
 class Kind(ABC):
     """An attention kind: its mask, and the formula by which engines free."""
 
     name: str
+
+    @property
+    def axiom(self) -> Axiom | None:
+        """What proofs may use of the mask's uninterpreted symbol; None if it has none."""
+        return None
 
     @abstractmethod
     def reads(self, query: Int, token: Int) -> BoolTerm:
@@ -61,6 +76,10 @@ class Kind(ABC):
         """
         edge = last if rounding is Rounding.FLOOR else first
         return as_int(edge) < self.skipped_tokens(basis)
+
+    def prune_basis(self, discipline: Discipline) -> FreeBasis:
+        """The count on which a prune of this kind relies under a discipline."""
+        return discipline.free_basis
 
     # ---- a step, whose queries are start to start + tokens - 1; its own tokens' slots exist when it is scheduled ------
 
@@ -124,13 +143,36 @@ class ChunkedLocal(Kind):
     name = "chunked_local"
 
     def reads(self, query: Int, token: Int) -> BoolTerm:
-        return both(as_int(token) >= 0, self._chunk_start(query) <= token, as_int(token) <= query)
+        return both(as_int(token) >= 0, self.chunk_start(query) <= token, as_int(token) <= query)
 
     def skipped_tokens(self, basis: Int) -> IntTerm:
-        return self._chunk_start(basis)
+        return self.chunk_start(basis)
 
-    def _chunk_start(self, position: Int) -> IntTerm:
+    def chunk_start(self, position: Int) -> IntTerm:
+        """The first position of the chunk that holds a position."""
         return (as_int(position) // self.chunk) * self.chunk
+
+
+@dataclass(frozen=True)
+class AnyChunks(ChunkedLocal):
+    """Chunked local attention with chunk starts known by an axiom, not by a division: no product of symbols is left.
+
+    `proofs/masks.py` proves the axiom of the division. It allows more than the division, chunks with gaps between them, so a proof for
+    these chunks is one for the division, and a refutation need not be.
+    """
+
+    symbol: str = "chunk start"
+
+    def chunk_start(self, position: Int) -> IntTerm:
+        return function(self.symbol, position)
+
+    @property
+    def axiom(self) -> Axiom:
+        return Axiom(self.symbol, "chunks", self.chunks)
+
+    def chunks(self, x: Int, y: Int) -> BoolTerm:
+        """The axiom for one pair of positions."""
+        return chunks_of(self.chunk, x, self.chunk_start(x), self.chunk_start(y))
 
 
 @dataclass(frozen=True)
@@ -201,6 +243,9 @@ class MambaAlign(Kind):
         """States have no lookahead: draft models have no such layers."""
         return as_int(token) == as_int(start) + tokens - 1
 
+    def prune_basis(self, discipline: Discipline) -> FreeBasis:
+        return discipline.state_basis or discipline.free_basis
+
     def takes_block(self, first: Int, last: Int, start: Int, end: Int) -> BoolTerm:
         """The block of the last position alone."""
         return in_block(as_int(end) - 1, first, last)
@@ -229,6 +274,9 @@ class MambaNone(Kind):
 
     def step_writes(self, start: Int, tokens: Int, token: Int, lookahead: Int) -> BoolTerm:
         return self.reads(start, token)
+
+    def prune_basis(self, discipline: Discipline) -> FreeBasis:
+        return discipline.state_basis or discipline.free_basis
 
     def takes_block(self, first: Int, last: Int, start: Int, end: Int) -> BoolTerm:
         return self.reads(start, first)
@@ -260,6 +308,10 @@ class AnyShrinking(Kind):
             raise NotImplementedError("an uninterpreted mask has no block boundary to round at")
         return self.may_free(self.token, basis)
 
+    @property
+    def axiom(self) -> Axiom:
+        return Axiom(self.symbol, "needed-sets shrink", self.shrinks)
+
     def shrinks(self, earlier: Int, later: Int) -> BoolTerm:
         """The axiom for one pair of queries."""
         return needed_sets_shrink(self, earlier, later, self.token)
@@ -269,6 +321,15 @@ def needed_sets_shrink(kind: Kind, earlier: Int, later: Int, token: Int) -> Bool
     """What is not needed now is not needed later: the property of a mask on which the free rule rests."""
     applies = both(as_int(token) < earlier, as_int(earlier) <= later, kind.reads(later, token))
     return negate(both(applies, negate(kind.reads(earlier, token))))
+
+
+def chunks_of(chunk: Int, position: Int, start: IntTerm, another: IntTerm) -> BoolTerm:
+    """What is known of a position, the start of its chunk of `chunk` tokens, and the start of another chunk: the position lies in its
+    chunk, chunks do not overlap, and one of them starts at 0."""
+    apart = either(start + chunk <= another, another + chunk <= start)
+    return both(
+        start <= position, as_int(position) < start + chunk, (start >= 0) == (as_int(position) >= 0), either(start == another, apart)
+    )
 
 
 def kind_of(spec: KVCacheSpec, prompt: Int | None = None) -> Kind | None:
@@ -295,20 +356,6 @@ def kind_of(spec: KVCacheSpec, prompt: Int | None = None) -> Kind | None:
             return MambaNone(1 + spec.num_speculative_blocks, spec.block_size)
         case _:
             return None
-
-
-def admission_cap(kind: Kind, block_size: Int, tokens_in_flight_max: Int, model_len_max: Int) -> IntTerm:
-    """The published bound, in blocks, on what one request holds of a group.
-
-    vLLM, SlidingWindowSpec.max_admission_blocks_per_request: `ceil(min(W - 1 + extra + M, L) / B) + 1`; the one more is for a
-    window that starts in the middle of a block. Full attention holds `ceil(L / B)`.
-    """
-    if isinstance(kind, SlidingWindow):
-        needed = minimum(as_int(kind.window) - 1 + kind.extra_retained + tokens_in_flight_max, model_len_max)
-        return ceil_div(needed, block_size) + 1
-    if isinstance(kind, FullAttention):
-        return ceil_div(model_len_max, block_size)
-    raise NotImplementedError(f"no admission cap is published for {kind.name}")
 
 
 def _within(start: Int, tokens: Int, token: Int) -> BoolTerm:

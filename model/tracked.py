@@ -30,7 +30,7 @@ from settled.model.algebra import (
     select,
 )
 from settled.model.counters import Counters
-from settled.model.disciplines import Discipline, FreeBasis
+from settled.model.disciplines import Discipline, FreeBasis, PruneFence
 from settled.model.kinds import Kind
 from settled.model.lifetime import Block, Entry, Step
 
@@ -44,7 +44,7 @@ class Tracked(NamedTuple):
     entry_is_b: Bool
     row_held: Bool  # the step's row, as it stood at its schedule, has a block for the token
     row_is_b: Bool
-    fenced: Bool  # the reference of the step's ended generation is still kept
+    fenced: Bool  # the table has given the row's block up, but the reference is kept aside for the step
     stale_ahead: Int  # of a stale step: tokens of unprocessed steps of earlier generations, which come before its own
     ended_settled: Int  # of a stale step: what would be settled of its generation, had that not ended
     block: Block  # b
@@ -66,10 +66,12 @@ class System:
     first: IntTerm = field(default_factory=lambda: int_variable("first"))
     last: IntTerm = field(default_factory=lambda: int_variable("last"))
     lookahead: IntTerm = field(default_factory=lambda: int_variable("lookahead"))
+    drafts_max: IntTerm = field(default_factory=lambda: int_variable("drafts a step"))
 
     def frees(self, counters: Counters, basis: FreeBasis) -> BoolTerm:
         """Whether a prune frees the tracked entry's block."""
-        return self.kind.frees_block(self.first, self.last, count.free_basis(counters, basis), self.discipline.rounding)
+        relied_on = count.free_basis(counters, basis, self.drafts_max)
+        return self.kind.frees_block(self.first, self.last, relied_on, self.discipline.rounding)
 
     def reads(self, step: Step) -> BoolTerm:
         return lifetime.reads(step, self.kind, self.token)
@@ -160,7 +162,7 @@ def actions(state: Tracked, system: System) -> list[Action]:
 
 def _schedules(state: Tracked, system: System) -> list[Action]:
     step = state.step
-    placed = _allocate(_prune(state, system, system.discipline.free_basis), system)
+    placed = _allocate(_prune(state, system, system.kind.prune_basis(system.discipline)), system)
     placed = placed._replace(counters=count.schedule(state.counters, TOKENS))
     guard = {"tokens >= 1": TOKENS >= 1}
     tracked = placed._replace(
@@ -178,14 +180,19 @@ def _schedules(state: Tracked, system: System) -> list[Action]:
 
 
 def _prune(state: Tracked, system: System, basis: FreeBasis) -> Tracked:
-    """The request frees the entry's block, if the engine prunes now and its rule frees it."""
+    """The request frees the entry's block, if the engine prunes now and its rule frees it.
+
+    Behind a prune fence the table forgets the block, and the reference is kept: for the step if that was scheduled before and its row
+    names it, for somebody's step in any other case, of which the environment says no more.
+    """
     frees = both(PRUNES, system.frees(state.counters, basis))
     released = both(frees, state.entry_is_b)
-    return state._replace(
-        entry=lifetime.prune(state.entry, frees),
-        entry_is_b=both(state.entry_is_b, negate(frees)),
-        block=lifetime.give_up(state.block, released),
-    )
+    pruned = state._replace(entry=lifetime.prune(state.entry, frees), entry_is_b=both(state.entry_is_b, negate(frees)))
+    if system.discipline.prune_fence is PruneFence.NONE:
+        return pruned._replace(block=lifetime.give_up(state.block, released))
+    kept = both(frees, state.entry.held, lifetime.is_live(state.step), state.row_held)
+    moved_on = both(released, negate(kept))
+    return pruned._replace(fenced=either(state.fenced, kept), others=as_int(state.others) + lifetime.one(moved_on))
 
 
 def _allocate(state: Tracked, system: System) -> Tracked:
@@ -212,7 +219,8 @@ def _processes(state: Tracked, system: System) -> list[Action]:
             step=lifetime.after_earlier_output(step, TOKENS, REJECTED, same_generation=of_its_generation),
         )
 
-    own = state._replace(counters=count.process(counters, step.tokens, REJECTED, system.discipline), step=step._replace(unprocessed=False))
+    over = state._replace(counters=count.process(counters, step.tokens, REJECTED, system.discipline), step=step._replace(unprocessed=False))
+    own = _leave_fence(over)
     return [
         _process_stale(state, system),
         Action(
@@ -243,7 +251,7 @@ def _processes(state: Tracked, system: System) -> list[Action]:
             },
             own,
         ),
-        Action("process the step, stale", {"stale": lifetime.is_stale(step)}, _leave_fence(own)),
+        Action("process the step, stale", {"stale": lifetime.is_stale(step)}, own),
     ]
 
 

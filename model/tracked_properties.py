@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from settled.model import lifetime
-from settled.model.algebra import BoolTerm, as_bool, as_int, both, either, implies, negate, select
+from settled.model.algebra import BoolTerm, as_bool, as_int, both, either, implies, negate
 from settled.model.lifetime import one
 from settled.model.properties import Contract
 from settled.model.tracked import System, Tracked
 
 
 def is_referenced(state: Tracked) -> BoolTerm:
-    """The request's own reference on the block that the step's row names for the token is still there."""
-    own = select(as_bool(state.step.stale), as_bool(state.fenced), as_bool(state.entry_is_b))
+    """The request's own reference on the block that the step's row names for the token is still there: in the table, or kept aside."""
+    own = either(both(negate(state.step.stale), state.entry_is_b), state.fenced)
     return both(state.row_held, implies(state.row_is_b, both(own, negate(is_in_pool(state)))))
 
 
@@ -39,6 +39,16 @@ def read_resident(state: Tracked, system: System, contract: Contract) -> BoolTer
 def write_owned(state: Tracked, system: System, contract: Contract) -> BoolTerm:
     """If the step is unprocessed and may write the token's slot, its request has not lost the block."""
     return implies(lifetime.writes(state.step, system.kind, system.token, system.lookahead), is_intact(state, contract))
+
+
+def kept_in_flight(state: Tracked, system: System, contract: Contract) -> BoolTerm:
+    """The half of `read_resident` and `write_owned` that speaks of what happens from schedule to process.
+
+    What the step's row had when it was scheduled, and the step reads or may write, it does not lose. That the row had all that the
+    step needs is the other half, which a rollback breaks.
+    """
+    uses = either(system.reads(state.step), lifetime.writes(state.step, system.kind, system.token, system.lookahead))
+    return implies(both(uses, state.row_held), is_intact(state, contract))
 
 
 def rollback_resident(state: Tracked, system: System) -> BoolTerm:

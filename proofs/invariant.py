@@ -9,7 +9,7 @@ from settled.model import lifetime, tracked
 from settled.model.algebra import BoolTerm, as_bool, as_int, both, either, implies, negate
 from settled.model.disciplines import Discipline
 from settled.model.kinds import Kind
-from settled.model.search.induction import Named, Obligation, Transition, inductive, with_shrinking
+from settled.model.search.induction import Named, Obligation, Transition, inductive, with_axiom
 from settled.model.tracked import System, Tracked
 from settled.model.tracked_properties import single_owner
 
@@ -60,7 +60,8 @@ def _row(state: Tracked, system: System) -> dict[str, BoolTerm]:
         "row": implies(both(step.unprocessed, negate(out_of_need)), state.row_held),
         "row is the table's": implies(both(live, state.row_held), both(state.entry.held, same_block)),
         "fence": implies(both(lifetime.is_stale(step), state.row_held), either(state.fenced, out_of_need)),
-        "fence ends with the step": implies(state.fenced, both(lifetime.is_stale(step), state.row_held)),
+        "fence ends with the step": implies(state.fenced, both(step.unprocessed, state.row_held, either(step.stale, state.entry.pruned))),
+        "kept in use": implies(both(step.unprocessed, state.row_held), either(state.fenced, both(negate(step.stale), state.entry.held))),
     }
 
 
@@ -87,6 +88,7 @@ def _pool(state: Tracked, system: System) -> dict[str, BoolTerm]:
         "entry of b is held": implies(state.entry_is_b, state.entry.held),
         "single owner": single_owner(state),
         "given away after use": implies(given_away, out_of_use),
+        "never given away in use": negate(both(given_away, state.row_held)),
         "every writer is ordered": implies(step.unprocessed, negate(either(state.unordered, state.unwaited))),
     }
 
@@ -112,4 +114,4 @@ def induction(
         transitions=[Transition(action.name, action.guard, chosen(action.after)) for action in tracked.actions(state, system)],
         properties=properties(state, system),
     )
-    return with_shrinking(obligations, kind)
+    return with_axiom(obligations, kind.axiom)

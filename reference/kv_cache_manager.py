@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import lcm
 
-from settled.model.disciplines import FreeBasis
-from settled.model.events import PerGroup, ReleaseCause
+from settled.model.disciplines import FreeBasis, PruneFence
+from settled.model.events import CacheEntry, PerGroup, ReleaseCause
+from settled.model.specs import ChunkedLocalAttentionSpec, MambaSpec, SlidingWindowSpec
 from settled.reference.admission import full_sequence_fits
 from settled.reference.config import EngineConfig
 from settled.reference.free_queue import KVCacheBlock
-from settled.reference.managers import TableEntries, cdiv, make_manager
+from settled.reference.managers import (
+    FullAttentionManager,
+    MambaAlignManager,
+    MambaManager,
+    StateIndices,
+    TableEntries,
+    cdiv,
+    count_free,
+    make_manager,
+)
 from settled.reference.pool import BlockPool
 from settled.reference.prefix_cache import CacheHit
+from settled.reference.preparation import StepPreparation
 from settled.reference.recorder import Recorder
-from settled.reference.request import Request
+from settled.reference.request import Request, StepIndices
 
 
 def free_basis_tokens(basis: FreeBasis, computed: int, in_flight: int, stale: int, drafts_max: int = 0) -> int:
@@ -32,18 +44,43 @@ def free_basis_tokens(basis: FreeBasis, computed: int, in_flight: int, stale: in
     return computed
 
 
+def _copier(request: Request, group: int) -> str:
+    """Who holds the source of a copy-on-write, in the trace."""
+    return f"copy for {request.request_id}, generation {request.num_preemptions}, group {group}"
+
+
 class KVCacheManager:
     """Tables of all groups. `config` must carry caps (see admission.with_caps)."""
 
     def __init__(self, config: EngineConfig) -> None:
         self.enable_caching = config.enable_prefix_caching
         self.max_model_len = config.max_model_len
-        self.free_basis = config.discipline.free_basis
+        self.discipline = config.discipline
+        self.num_steps_scheduled = 0  # told by the scheduler, for prunes that wait for all of them
         self.drafts_max = config.num_speculative_tokens
+        self.max_num_batched_tokens = config.max_num_batched_tokens
         self.block_pool = BlockPool(config.num_blocks, enable_caching=self.enable_caching)
         self.managers = tuple(
             make_manager(spec, group, self.block_pool, config.discipline.rounding) for group, spec in enumerate(config.groups)
         )
+        state_basis = self.discipline.state_basis or self.discipline.free_basis
+        self.free_bases = tuple([state_basis if isinstance(spec, MambaSpec) else self.discipline.free_basis for spec in config.groups])
+        self.finish_bases = (self.discipline.finish_basis,) * len(config.groups)
+        self.has_window = tuple([isinstance(spec, SlidingWindowSpec | ChunkedLocalAttentionSpec) for spec in config.groups])
+        self.no_nulls = (0,) * len(config.groups)
+        self.aligned = tuple([manager for manager in self.managers if isinstance(manager, MambaAlignManager)])
+        self.holds_states = any(manager.holds_states for manager in self.managers)
+        self.state_alignment = lcm(*(manager.block_size for manager in self.aligned))
+        self.preparation = StepPreparation(self.block_pool)
+        self.tokens_per_hash = config.tokens_per_hash
+        for manager, spec in zip(self.managers, config.groups, strict=True):
+            manager.hashes_per_block = spec.block_size // self.tokens_per_hash
+            manager.zeroes_fresh_blocks = config.zeroes(spec)
+        keeps_all = [manager for manager in self.managers if type(manager) is FullAttentionManager]
+        has_part = any(manager.hashes_per_block > 1 for manager in self.managers)
+        wanted = config.hash_block_size is not None and has_part and len(keeps_all) == len(self.managers)
+        self.partial_hits = tuple(keeps_all) if wanted else ()
+        self.watermark_blocks = int(config.watermark * config.num_blocks)
         self.hit_alignment = lcm(*(manager.block_size for manager in self.managers))
         self.no_hit = CacheHit(0, tuple([] for _ in self.managers))
 
@@ -59,14 +96,16 @@ class KVCacheManager:
         A group that finds less shortens the prefix for the others, and a window may then need other blocks: so look again
         until all agree. The length falls with every round, which bounds their number.
         """
-        length = request.num_tokens - 1 if max_hit_tokens is None else min(max_hit_tokens, request.num_tokens - 1)
         if not self.enable_caching:
             return self.no_hit
+        length = request.num_tokens - 1 if max_hit_tokens is None else min(max_hit_tokens, request.num_tokens - 1)
+        hashes = request.hashes_up_to_now(self.tokens_per_hash)
+        if self.partial_hits:
+            return self._partial_hit(hashes, length)
         length -= length % self.hit_alignment
         while length > 0:
             blocks: list[list[KVCacheBlock]] = []
             for manager in self.managers:
-                hashes = request.hashes_for(manager.block_size)
                 found = manager.find_longest_cache_hit(hashes, length, self.hit_alignment)
                 if len(found) * manager.block_size < length:
                     length = len(found) * manager.block_size
@@ -76,11 +115,30 @@ class KVCacheManager:
                 return CacheHit(length, tuple(blocks))
         return self.no_hit
 
+    def _partial_hit(self, hashes: Sequence[int], max_length: int) -> CacheHit:
+        """The hit may end within a block. Full attention needs every block before, so the shortest prefix serves all groups."""
+        found = [manager.find_longest_partial_hit(hashes, max_length, self.tokens_per_hash) for manager in self.partial_hits]
+        length = min(num_tokens for _, num_tokens in found)
+        if length == 0:
+            return self.no_hit
+        blocks = tuple([list(hit[: length // manager.block_size]) for manager, (hit, _) in zip(self.managers, found, strict=True)])
+        tails = tuple(
+            [
+                hit[length // manager.block_size] if length % manager.block_size else None
+                for manager, (hit, _) in zip(self.managers, found, strict=True)
+            ]
+        )
+        return CacheHit(length, blocks, tails if any(tails) else ())
+
     def cache_blocks(self, request: Request, num_tokens: int) -> None:
         """Lets other requests hit the full blocks among the first `num_tokens` tokens, which must be known."""
         if not self.enable_caching:
             return
-        entries = [entry for manager in self.managers for entry in manager.cache_blocks(request, num_tokens)]
+        entries: list[CacheEntry] = []
+        for manager in self.managers:
+            entries += manager.cache_blocks(request, num_tokens)
+        for manager in self.partial_hits:
+            entries += manager.cache_prompt_tail(request, num_tokens, self.tokens_per_hash)
         if entries and self.recorder is not None:
             self.recorder.cache(tuple(entries))
 
@@ -94,44 +152,148 @@ class KVCacheManager:
         hit: CacheHit | None = None,
         num_lookahead_tokens: int = 0,
         full_sequence_must_fit: bool = False,
+        keep_watermark: bool = False,
     ) -> PerGroup | None:
-        """Gives the request slots for `num_new_tokens` more tokens; per group the ids of fresh blocks, or None if there are
-        too few. `hit` is a cached prefix that a request without blocks starts from.
+        """Gives the request slots for `num_new_tokens` more tokens; per group the ids of new table entries, or None if the pool has
+        too few blocks. `hit` is a cached prefix that a request without blocks starts from; it must be able to finish its prefill if
+        `full_sequence_must_fit`, and leaves the watermark's blocks free if `keep_watermark`.
 
         Prune first: it may free what is needed, and it is right even if the allocation then fails. Then take in the hit
         of every group before the first fresh block, for a fresh block may be a hit block of another group that was free.
         """
         assert num_new_tokens >= 1
-        adopted = self.no_hit if hit is None else hit
-        computed = request.num_computed_tokens + adopted.num_tokens
-        if full_sequence_must_fit:
-            free_blocks = self.block_pool.get_num_free_blocks()
-            if not full_sequence_fits(self.managers, request.num_tokens, adopted.blocks, free_blocks):
+        num_tokens = request.num_computed_tokens + num_new_tokens + (0 if hit is None else hit.num_tokens)
+        num_slots = min(num_tokens + num_lookahead_tokens, self.max_model_len)
+        first_indices = self._first_indices(num_tokens - 1)
+        if hit is None:
+            self.remove_skipped_blocks(request, "window")
+            needed = self._num_blocks_to_allocate(request, num_slots, num_tokens, first_indices)
+            if needed > self.block_pool.get_num_free_blocks():
                 return None
-        self.remove_skipped_blocks(request, self.free_basis, "window", num_hit_tokens=adopted.num_tokens)
-        num_slots = min(computed + num_new_tokens + num_lookahead_tokens, self.max_model_len)
-        if self._num_blocks_to_allocate(request, num_slots, adopted) > self.block_pool.get_num_free_blocks():
+        elif not self._adopt(request, hit, num_slots, num_tokens, first_indices, full_sequence_must_fit, keep_watermark):
             return None
-        if hit is not None:
-            for manager, blocks in zip(self.managers, hit.blocks, strict=True):
-                manager.add_local_computed_blocks(request.request_id, blocks)
-        new_blocks = tuple(manager.allocate_new_blocks(request.request_id, num_slots) for manager in self.managers)
+        new_blocks = tuple(
+            [
+                manager.allocate_new_blocks(request, num_slots, num_tokens, first_index=first_index)
+                for manager, first_index in zip(self.managers, first_indices, strict=True)
+            ]
+        )
+        if hit is not None and hit.tails:
+            self._copy_tails(request, hit)
         # Drafts and tokens still to be sampled are not known: no hash can stand for them.
-        self.cache_blocks(request, min(computed + num_new_tokens, request.num_tokens))
+        self.cache_blocks(request, min(num_tokens, request.num_tokens))
         return new_blocks
 
-    def remove_skipped_blocks(self, request: Request, basis: FreeBasis, cause: ReleaseCause, *, num_hit_tokens: int = 0) -> None:
-        """Prunes the request's tables up to what `basis` takes for granted."""
-        computed, in_flight, stale = request.counters
-        num_tokens = free_basis_tokens(basis, computed + num_hit_tokens, in_flight, stale, self.drafts_max)
-        for manager in self.managers:
-            manager.remove_skipped_blocks(request.request_id, num_tokens, cause)
-
-    def _num_blocks_to_allocate(self, request: Request, num_slots: int, hit: CacheHit) -> int:
-        return sum(
-            manager.get_num_blocks_to_allocate(request.request_id, num_slots, blocks)
+    def _adopt(
+        self,
+        request: Request,
+        hit: CacheHit,
+        num_slots: int,
+        num_tokens: int,
+        first_indices: tuple[int, ...],
+        full_sequence_must_fit: bool,
+        keep_watermark: bool,
+    ) -> bool:
+        """Puts the hit into the tables of a request that has none, if the pool can hold it and what the step adds."""
+        kept = [
+            manager.kept_of_hit(blocks, hit.num_tokens, request.num_prompt_tokens)
             for manager, blocks in zip(self.managers, hit.blocks, strict=True)
+        ]
+        tails_free = count_free([tail for tail in hit.tails if tail is not None])
+        free_blocks = self.block_pool.get_num_free_blocks() - tails_free - (self.watermark_blocks if keep_watermark else 0)
+        if full_sequence_must_fit and not full_sequence_fits(self.managers, request.num_tokens, kept, free_blocks):
+            return False
+        if any(manager.is_computed_this_step(kept[manager.group]) for manager in self.aligned):
+            return False
+        needed = sum(
+            count_free(blocks)
+            + manager.get_num_blocks_to_allocate(request, num_slots, num_tokens, num_hit_blocks=len(blocks), first_index=first_index)
+            for manager, blocks, first_index in zip(self.managers, kept, first_indices, strict=True)
         )
+        if needed > free_blocks:
+            return False
+        for manager, blocks in zip(self.managers, kept, strict=True):
+            manager.add_local_computed_blocks(request.request_id, blocks)
+        for manager, tail in zip(self.managers, hit.tails, strict=False):
+            if tail is not None:
+                self.preparation.hold_source(_copier(request, manager.group), tail)
+        return True
+
+    def _copy_tails(self, request: Request, hit: CacheHit) -> None:
+        """The block in which the hit ends is copied into the first fresh one of its group."""
+        for manager, tail in zip(self.managers, hit.tails, strict=True):
+            if tail is not None:
+                target = manager.req_to_blocks[request.request_id][hit.num_tokens // manager.block_size]
+                self.preparation.copy(_copier(request, manager.group), manager.group, tail, target)
+
+    def remove_skipped_blocks(self, request: Request, cause: ReleaseCause) -> None:
+        """Prunes the request's tables up to what the discipline's basis takes for granted."""
+        computed, in_flight, stale = request.counters
+        self.block_pool.prunes_wait_for = self._prune_waits_for(request)
+        for manager, basis in zip(self.managers, self.finish_bases if cause == "connector_finish" else self.free_bases, strict=True):
+            num_tokens = free_basis_tokens(basis, computed, in_flight, stale, self.drafts_max)
+            manager.remove_skipped_blocks(request.request_id, num_tokens, request.num_prompt_tokens, cause)
+
+    def _prune_waits_for(self, request: Request) -> int:
+        """The step, by sequence number, before whose output what is pruned now is not free; 0 if it is at once."""
+        if self.discipline.prune_fence is PruneFence.NONE:
+            return 0
+        return self.num_steps_scheduled if self.discipline.prune_fence is PruneFence.POOL else request.last_step_sequence
+
+    def _first_indices(self, last_query: int) -> tuple[int, ...]:
+        """Per group the first new table entry that gets a block. All do, unless the discipline looks at the last query alone."""
+        if not self.discipline.nulls_at_allocation:
+            return self.no_nulls
+        return tuple(
+            manager.get_num_skipped_tokens(last_query) // manager.block_size if has_window else 0
+            for manager, has_window in zip(self.managers, self.has_window, strict=True)
+        )
+
+    def _num_blocks_to_allocate(self, request: Request, num_slots: int, num_tokens: int, first_indices: tuple[int, ...]) -> int:
+        return sum(
+            [
+                manager.get_num_blocks_to_allocate(request, num_slots, num_tokens, first_index=first_index)
+                for manager, first_index in zip(self.managers, first_indices, strict=True)
+            ]
+        )
+
+    # ---- states ------------------------------------------------------------------------------------------------------
+
+    def new_step_starts(self) -> None:
+        """The scheduler begins to make up a step."""
+        for manager in self.aligned:
+            manager.new_step_starts()
+
+    def clip_chunk(self, request: Request, start: int, tokens: int) -> int:
+        """How many of `tokens` tokens from `start` on a prefill chunk should take, so that it ends where a state can be cached.
+
+        In `align` mode a state is kept where a step ends. With a prefix cache, chunks therefore end at block boundaries, up to the last
+        one before the end of the prefill. Where a block is wider than the batch, chunks run on to the boundary in parts. May be 0, when
+        what is left of the batch does not reach the next boundary. vLLM: Scheduler._mamba_block_aligned_split.
+        """
+        prefill_end = max(request.num_prompt_tokens, request.num_tokens - 1)
+        if not self.aligned or not self.enable_caching or start >= prefill_end:
+            return tokens
+        size = self.state_alignment
+        end = start + tokens
+        if end < prefill_end:
+            aligned_end = end - end % size
+            if aligned_end > start or size <= self.max_num_batched_tokens:
+                end = aligned_end
+        last_cacheable = (request.num_tokens - 1) // size * size
+        next_boundary = (start // size + 1) * size if start % size else 0
+        end = min([stop for stop in (next_boundary, last_cacheable) if start < stop < end], default=end)
+        return max(0, end - start)
+
+    def step_indices(self, request: Request, start: int, tokens: int, drafts: int) -> StepIndices | None:
+        """The table entries that a step may read and may write; None if the masks of all kinds tell."""
+        if not self.holds_states:
+            return None
+        found = [
+            manager.step_indices(request, start, tokens, drafts) if isinstance(manager, MambaManager) else StateIndices((), (), True)
+            for manager in self.managers
+        ]
+        return StepIndices(tuple([each.reads for each in found]), tuple([each.writes for each in found]), all(each.known for each in found))
 
     # ---- whole-request frees -----------------------------------------------------------------------------------------
 

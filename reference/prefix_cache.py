@@ -17,10 +17,14 @@ _HASH_BITS = (1 << 60) - 1
 
 
 class CacheHit(NamedTuple):
-    """`num_tokens` of a prompt are in the cache; `blocks`, per group, hold them (null where no later step reads)."""
+    """`num_tokens` of a prompt are in the cache; `blocks`, per group, hold them (null where no later step reads).
+
+    `tails`: per group the cached block in which the hit ends, if it ends within one; empty if it ends between blocks in all groups.
+    """
 
     num_tokens: int
     blocks: tuple[list[KVCacheBlock], ...]
+    tails: tuple[KVCacheBlock | None, ...] = ()
 
 
 def hash_block_tokens(parent: int, token_ids: Sequence[int]) -> int:
@@ -46,22 +50,24 @@ def longest_prefix(lookup: Lookup, num_blocks: int) -> list[KVCacheBlock]:
     return found
 
 
-def longest_window(
-    lookup: Lookup, num_blocks: int, *, blocks_needed: int, blocks_aligned: int, null_block: KVCacheBlock
+def longest_suffix(
+    lookup: Lookup, num_blocks: int, *, first_needed: Callable[[int], int], blocks_aligned: int, null_block: KVCacheBlock
 ) -> list[KVCacheBlock]:
-    """The longest prefix, `num_blocks` at most, whose last `blocks_needed` blocks are cached; null stands before them.
+    """The longest prefix, `num_blocks` at most, of which all blocks that the next query reads are cached; null stands before them.
 
-    Its length is a multiple of `blocks_aligned` blocks. Shorter prefixes count as well when all of their blocks are cached.
+    The next query after a prefix of n blocks reads those from `first_needed(n)` on, which must not fall as n grows: so a block that is
+    missing rules out every longer prefix that was still in question. The length is a multiple of `blocks_aligned` blocks.
     """
-    run: list[KVCacheBlock] = []  # cached neighbours, the last first
-    for index in range(num_blocks - 1, -1, -1):
-        block = lookup(index)
-        if block is None:
-            run.clear()
-            continue
-        if not run and (index + 1) % blocks_aligned != 0:
-            continue
-        run.append(block)
-        if len(run) >= blocks_needed:
-            return [null_block] * index + run[::-1]
-    return run[::-1]
+    length = num_blocks - num_blocks % blocks_aligned
+    while length > 0:
+        first = first_needed(length)
+        found: list[KVCacheBlock] = []
+        for index in range(length - 1, first - 1, -1):
+            block = lookup(index)
+            if block is None:
+                length = index - index % blocks_aligned
+                break
+            found.append(block)
+        else:
+            return [null_block] * first + found[::-1]
+    return []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 from settled.model.events import (
     SCHEMA_VERSION,
@@ -12,11 +13,15 @@ from settled.model.events import (
     CacheEntry,
     Computed,
     Config,
+    Copy,
+    Drop,
     End,
     Event,
     Evict,
     Finish,
     FinishReason,
+    Hold,
+    Move,
     Preempt,
     Process,
     ProcessedRequest,
@@ -26,6 +31,7 @@ from settled.model.events import (
     ScheduledRequest,
     State,
     Touch,
+    Zero,
 )
 from settled.reference.config import EngineConfig, StaleOutputMode
 from settled.reference.request import Request, StepOutput
@@ -55,7 +61,7 @@ class Recorder:
                 groups=config.groups,
                 num_lookahead_tokens=config.num_lookahead_tokens,
                 max_model_len=config.max_model_len,
-                records=("counters", "content"),
+                records=("counters", "content", "holds", "copies", "zero"),
             )
         )
 
@@ -93,6 +99,9 @@ class Recorder:
                 new_blocks=entry.new_blocks,
                 resumed=entry.resumed,
                 counters=entry.request.counters,
+                # Only what is certain: a reader takes them for what the step does, whatever is rejected.
+                reads=entry.indices.reads if entry.indices is not None and entry.indices.known else None,
+                writes=entry.indices.writes if entry.indices is not None and entry.indices.known else None,
             )
             for entry in step.entries
         )
@@ -105,6 +114,9 @@ class Recorder:
 
     def allocate(self, request_id: str, group: int, first_index: int, blocks: tuple[int, ...]) -> None:
         self.emit(Allocate(request=request_id, group=group, first_index=first_index, blocks=blocks))
+
+    def move(self, request_id: str, group: int, from_index: int, to_index: int, block: int) -> None:
+        self.emit(Move(request=request_id, group=group, from_index=from_index, to_index=to_index, block=block))
 
     def touch(self, request_id: str, group: int, first_index: int, blocks: tuple[int, ...]) -> None:
         self.emit(Touch(request=request_id, group=group, first_index=first_index, blocks=blocks))
@@ -128,6 +140,18 @@ class Recorder:
                 freed=tuple(freed),
             )
         )
+
+    def hold(self, holder: str, blocks: Sequence[int], *, kind: Literal["pin", "copy"] = "pin") -> None:
+        self.emit(Hold(holder=holder, kind=kind, blocks=tuple(blocks)))
+
+    def drop(self, holder: str, blocks: Sequence[int], freed: Sequence[int]) -> None:
+        self.emit(Drop(holder=holder, blocks=tuple(blocks), freed=tuple(freed)))
+
+    def copy(self, step: int, group: int, source: int, target: int) -> None:
+        self.emit(Copy(step=step, group=group, source=source, target=target))
+
+    def zero(self, step: int, blocks: Sequence[int]) -> None:
+        self.emit(Zero(step=step, blocks=tuple(blocks)))
 
     def cache(self, entries: tuple[CacheEntry, ...]) -> None:
         self.emit(Cache(entries=entries))

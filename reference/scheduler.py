@@ -97,6 +97,7 @@ class Scheduler:
         if self.num_steps_scheduled - self.num_steps_processed >= self.config.max_in_flight_steps:
             raise SchedulerError(f"{self.config.max_in_flight_steps} steps are unprocessed: the pipeline is full")
         entries: list[RequestStep] = []
+        self.kv_cache_manager.new_step_starts()
         if plan is not None:
             self._schedule_planned(plan, entries)
         else:
@@ -128,7 +129,8 @@ class Scheduler:
             return 0
         wanted = request.num_unscheduled_tokens + request.num_draft_tokens
         # The last position below the maximum length is never computed: the token there ends the request.
-        return min(wanted, budget, self.config.max_model_len - request.num_computed_tokens - 1)
+        tokens = min(wanted, budget, self.config.max_model_len - request.num_computed_tokens - 1)
+        return self.kv_cache_manager.clip_chunk(request, request.num_computed_tokens, tokens)
 
     def _will_finish(self, request: Request) -> bool:
         """Whether the steps in flight reach max_tokens even if all of their drafts are rejected.
@@ -146,7 +148,7 @@ class Scheduler:
             if new_blocks is not None:
                 return new_blocks
             victim = self.running[-1]
-            if not self._blocks_can_be_freed(victim):
+            if not self._blocks_can_be_freed(victim) and not self.discipline.preempts_fenced:
                 return None  # its blocks would wait behind the fence: preempting it gives nothing now
             self.running.pop()
             self._preempt_request(victim, self.config.stale_output_mode)
@@ -175,13 +177,16 @@ class Scheduler:
         assert request is self.waiting[0]
         assert request.num_computed_tokens == 0
         hit = self.kv_cache_manager.get_computed_blocks(request)
-        tokens = min(request.num_tokens - hit.num_tokens, budget)
+        tokens = self.kv_cache_manager.clip_chunk(request, hit.num_tokens, min(request.num_tokens - hit.num_tokens, budget))
+        if tokens == 0:
+            return None
         new_blocks = self.kv_cache_manager.allocate_slots(
             request,
             tokens,
             hit=hit,
             num_lookahead_tokens=self.config.num_lookahead_tokens,
             full_sequence_must_fit=True,
+            keep_watermark=bool(self.running),
         )
         if new_blocks is None:
             return None
@@ -210,13 +215,16 @@ class Scheduler:
             new_blocks=new_blocks,
             resumed=resumed,
             generation=request.num_preemptions,
+            indices=self.kv_cache_manager.step_indices(request, request.num_computed_tokens, tokens, drafts),
         )
 
     def _dispatch(self, entries: Sequence[RequestStep]) -> StepOutput:
         """Advances the counters of everyone in the step: from here on the host counts its tokens as computed."""
         self.num_steps_scheduled += 1
+        self.kv_cache_manager.num_steps_scheduled = self.num_steps_scheduled
         step = StepOutput(step=self.next_step, sequence=self.num_steps_scheduled, entries=tuple(entries))
         self.next_step += 1
+        self.kv_cache_manager.preparation.dispatch(step.step, step.sequence)
         for entry in entries:
             request = entry.request
             request.num_computed_tokens += entry.tokens
@@ -304,7 +312,9 @@ class Scheduler:
         ]
         if self.recorder is not None:
             self.recorder.process(step.step, _processed(step.entries, settled))
-        # All that this step and earlier ones write is written: what waited for it may go.
+        # All that this step and earlier ones write is written, and read: what waited for it may go.
+        self.kv_cache_manager.block_pool.step_processed(step.sequence)
+        self.kv_cache_manager.preparation.processed(step.sequence)
         for free in self.fence.release(step.sequence):
             self.kv_cache_manager.free_deferred(free.request_id, free.tables)
         for entry, settlement in zip(step.entries, settled, strict=True):
@@ -358,7 +368,7 @@ class Scheduler:
         if self.recorder is not None:
             self.recorder.finish(request.request_id, reason)
         if self.connector is not None:
-            self.kv_cache_manager.remove_skipped_blocks(request, self.discipline.finish_basis, "connector_finish")
+            self.kv_cache_manager.remove_skipped_blocks(request, "connector_finish")
             block_ids = self.kv_cache_manager.get_block_ids_for_computed_tokens(request)
             self.connector.request_finished(request.request_id, block_ids)
         self._free_request_blocks(request, "abort" if reason == "abort" else "finish")

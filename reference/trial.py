@@ -9,14 +9,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
 
 from settled.model.events import Event
 from settled.reference.kv_cache_manager import KVCacheManager
 from settled.reference.pool import PoolState
 from settled.reference.request import Request
-
-_Value = TypeVar("_Value")
 
 
 @contextmanager
@@ -47,30 +44,19 @@ class _Before:
     def __init__(self, manager: KVCacheManager, requests: Sequence[Request], running: list[Request], waiting: deque[Request]) -> None:
         self.manager, self.running, self.waiting = manager, running, waiting
         self.pool: PoolState = manager.block_pool.save()
-        self.tables = [
-            (group, request.request_id, list(table) if table is not None else None, group.num_cached_block.get(request.request_id))
-            for group in manager.managers
-            for request in requests
-            for table in [group.req_to_blocks.get(request.request_id)]
-        ]
+        self.preparation = manager.preparation.save()
+        self.tables = [(group, request.request_id, group.save(request.request_id)) for group in manager.managers for request in requests]
         self.requests = [(request, request.status, request.num_computed_tokens) for request in requests]
         self.queues = (tuple(running), tuple(waiting))
 
     def restore(self) -> None:
         self.manager.block_pool.restore(self.pool)
-        for group, request_id, table, num_cached in self.tables:
-            _put_back(group.req_to_blocks, request_id, table)
-            _put_back(group.num_cached_block, request_id, num_cached)
+        self.manager.preparation.restore(self.preparation)
+        for group, request_id, state in self.tables:
+            group.restore(request_id, state)
         for request, status, num_computed_tokens in self.requests:
             request.status, request.num_computed_tokens = status, num_computed_tokens
         running, waiting = self.queues
         self.running[:] = running
         self.waiting.clear()
         self.waiting.extend(waiting)
-
-
-def _put_back(entries: dict[str, _Value], key: str, value: _Value | None) -> None:
-    if value is None:
-        entries.pop(key, None)
-    else:
-        entries[key] = value

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
 from settled.model.disciplines import RIGHT, Discipline
-from settled.model.specs import FullAttentionSpec, KVCacheSpec, SlidingWindowSpec
+from settled.model.specs import (
+    ChunkedLocalAttentionSpec,
+    CustomSpec,
+    FullAttentionSpec,
+    KVCacheSpec,
+    MambaSpec,
+    RSWASpec,
+    SinkWindowSpec,
+    SlidingWindowSpec,
+)
 from settled.reference.admission import blocks_for_one_request
 from settled.reference.config import EngineConfig, StaleOutputMode
 from settled.reference.engine import Engine, Outcome
@@ -15,6 +24,8 @@ from settled.reference.recorder import Sink
 from settled.reference.request import Request, RequestStep
 
 Check = Callable[[Engine], None]
+
+ALL_KINDS = ("full", "sliding_window", "chunked_local", "sink_window", "rswa", "mamba none", "mamba align")
 
 _IDLE_ROUNDS_MAX = 3  # rounds in which nothing moves before a request is given up
 
@@ -50,13 +61,17 @@ class RunSummary:
     given_up: int = 0
 
 
-def random_workload(seed: int) -> Workload:
-    """The workload of a seed; the same for the same seed."""
+def random_workload(seed: int, *, kinds: Sequence[str] = ALL_KINDS) -> Workload:
+    """The workload of a seed; the same for the same seed and kinds.
+
+    `kinds`: names of attention kinds from ALL_KINDS, and `custom:NAME` for a registered mask.
+    """
     rng = Random(seed)
     drafts = rng.choice((0, 0, 1, 2, 3, 4))
     max_model_len = rng.randint(12, 72)
+    groups = _random_groups(rng, kinds, drafts, max_model_len)
     config = EngineConfig(
-        groups=_random_groups(rng),
+        groups=groups,
         num_blocks=2,
         max_in_flight_steps=rng.randint(1, 4),
         max_num_batched_tokens=rng.randint(1 + drafts, 24),
@@ -64,11 +79,17 @@ def random_workload(seed: int) -> Workload:
         num_speculative_tokens=drafts,
         num_lookahead_tokens=rng.choice((0, 0, drafts, drafts + 1)),
         max_model_len=max_model_len,
-        enable_prefix_caching=rng.random() < 0.6,
+        enable_prefix_caching=rng.random() < 0.6 and not any(_is_in_place(spec) for spec in groups),
         kv_consumer=rng.random() < 0.7,
         connector=rng.random() < 0.4,
         stale_output_mode=rng.choice(tuple(StaleOutputMode)),
     )
+    # Drawn apart, so that a seed's run is not another one for them.
+    apart = Random(seed ^ 0xF1AE)
+    if config.cached_groups and apart.random() < 0.4:
+        finest = config.tokens_per_hash
+        config = replace(config, hash_block_size=apart.choice([size for size in range(1, finest + 1) if finest % size == 0]))
+    config = replace(config, zero_fresh_blocks=apart.choice((None, None, True)), watermark=apart.choice((0.0, 0.0, 0.05, 0.2)))
     # From a pool that just holds one request of maximum length to one without pressure.
     spare_blocks = rng.choice((0, 0, 1, 3, 8, 30, 200))
     return Workload(
@@ -87,17 +108,53 @@ def random_workload(seed: int) -> Workload:
     )
 
 
-def _random_groups(rng: Random) -> tuple[KVCacheSpec, ...]:
+def _random_groups(rng: Random, kinds: Sequence[str], drafts: int, max_model_len: int) -> tuple[KVCacheSpec, ...]:
     # Powers of two in most runs: hits of several groups must end at a multiple of every block size.
     sizes = (1, 2, 4, 8) if rng.random() < 0.7 else (1, 2, 3, 5, 6, 7)
-    return tuple(_random_spec(rng, rng.choice(sizes)) for _ in range(rng.randint(1, 3)))
+    groups = []
+    for _ in range(rng.randint(1, 3)):
+        block_size = rng.choice(sizes)
+        groups.append(_random_spec(rng, _random_kind(rng, kinds), block_size, drafts, max_model_len))
+    return tuple(groups)
 
 
-def _random_spec(rng: Random, block_size: int) -> KVCacheSpec:
-    if rng.random() < 0.3:
-        return FullAttentionSpec(block_size=block_size)
-    window = max(1, block_size * rng.randint(0, 3) + rng.choice((-1, 0, 1, 2)))
-    return SlidingWindowSpec(block_size=block_size, window=window, extra_retained=rng.choice((0, 0, 0, 1, 3)))
+def _random_kind(rng: Random, kinds: Sequence[str]) -> str:
+    others = [kind for kind in kinds if kind != "full"]
+    if not others or ("full" in kinds and rng.random() < 0.3):
+        return "full"
+    return others[0] if len(others) == 1 else rng.choice(others)
+
+
+def _random_spec(rng: Random, kind: str, block_size: int, drafts: int, max_model_len: int) -> KVCacheSpec:
+    """A group of that kind; lengths lie around multiples of the block size, where the boundaries are."""
+    match kind:
+        case "full":
+            return FullAttentionSpec(block_size=block_size)
+        case "sliding_window":
+            window = _near_multiple(rng, block_size)
+            return SlidingWindowSpec(block_size=block_size, window=window, extra_retained=rng.choice((0, 0, 0, 1, 3)))
+        case "chunked_local":
+            return ChunkedLocalAttentionSpec(block_size=block_size, chunk=_near_multiple(rng, block_size))
+        case "sink_window":
+            return SinkWindowSpec(block_size=block_size, sink=rng.randint(0, 2 * block_size), window=_near_multiple(rng, block_size))
+        case "rswa":
+            return RSWASpec(block_size=block_size, window=_near_multiple(rng, block_size))
+        case "mamba none":
+            size = max_model_len + rng.randint(0, 2)
+            return MambaSpec(block_size=size, mode="none", num_speculative_blocks=drafts)
+        case "mamba align":
+            size = block_size * (1 + drafts // block_size)  # a decode step of 1 + drafts tokens fits into a block
+            return MambaSpec(block_size=size, mode="align", num_speculative_blocks=drafts)
+        case _:
+            return CustomSpec(block_size=block_size, name=kind.removeprefix("custom:"))
+
+
+def _near_multiple(rng: Random, block_size: int) -> int:
+    return max(1, block_size * rng.randint(0, 3) + rng.choice((-1, 0, 1, 2)))
+
+
+def _is_in_place(spec: KVCacheSpec) -> bool:
+    return isinstance(spec, MambaSpec) and spec.mode == "none"
 
 
 class _Run:

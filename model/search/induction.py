@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from settled.model.algebra import BoolTerm, IntTerm, both, negate, subterms
-from settled.model.kinds import AnyShrinking, Kind
+from settled.model.algebra import BoolTerm, both, negate, subterms
+from settled.model.kinds import Axiom
 from settled.model.search.solver import Answer, Solver, Status
 
 Named = Mapping[str, BoolTerm]
@@ -68,32 +68,25 @@ def decide(obligation: Obligation, solver: Solver) -> Verdict:
     return Verdict(obligation, answer, failed)
 
 
-Axiom = Callable[[IntTerm, IntTerm], BoolTerm]
-
-
-def with_axiom(obligations: Iterable[Obligation], symbol: str, name: str, axiom: Axiom) -> list[Obligation]:
+def with_axiom(obligations: Iterable[Obligation], axiom: Axiom | None) -> list[Obligation]:
     """Adds an axiom about an uninterpreted symbol to the hypotheses, for every pair of arguments that an obligation mentions.
 
-    For the axioms used here the instances say as much as the universal axiom, since a model of them extends to all integers: a
-    predicate that shrinks holds wherever it holds at some later mentioned point, and a function that grows by at least one a step is
-    continued in steps of one, the last step before a mentioned point taking the rest. It keeps the queries free of quantifiers.
+    It keeps the queries free of quantifiers, and a proof from the instances is one from the universal axiom. A refutation is one as well
+    where a model of the instances extends to all integers: a predicate that shrinks holds wherever it holds at some later mentioned
+    point, and a function that grows by at least one a step is continued in steps of one, the last step before a mentioned point taking
+    the rest. (Chunks with gaps between them do not extend, see `AnyChunks`.)
     """
+    if axiom is None:
+        return list(obligations)
     return [
-        replace(obligation, hypotheses={**obligation.hypotheses, name: _instances(obligation, symbol, axiom)}) for obligation in obligations
+        replace(obligation, hypotheses={**obligation.hypotheses, axiom.name: _instances(obligation, axiom)}) for obligation in obligations
     ]
 
 
-def with_shrinking(obligations: Iterable[Obligation], kind: Kind) -> list[Obligation]:
-    """Adds the axiom of an uninterpreted mask, that its needed-sets shrink, to the hypotheses; other kinds need none."""
-    if not isinstance(kind, AnyShrinking):
-        return list(obligations)
-    return with_axiom(obligations, kind.symbol, "needed-sets shrink", kind.shrinks)
-
-
-def _instances(obligation: Obligation, symbol: str, axiom: Axiom) -> BoolTerm:
+def _instances(obligation: Obligation, axiom: Axiom) -> BoolTerm:
     terms = subterms(*obligation.query().values())
-    arguments = [term.args[1] for term in terms if term.op == "apply" and term.args[0] == symbol]
-    return both(*(axiom(x, y) for x in arguments for y in arguments if x is not y))
+    arguments = [term.args[1] for term in terms if term.op == "apply" and term.args[0] == axiom.symbol]
+    return both(*(axiom.of_pair(x, y) for x in arguments for y in arguments))
 
 
 def with_covers(obligations: Sequence[Obligation]) -> list[Obligation]:

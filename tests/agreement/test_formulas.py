@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import gcd
 from typing import Any
 
 import pytest
 from relation import check_runs, compiled_actions
 
-from settled.model import counters, kinds
+from settled.model import caps, counters, kinds
 from settled.model.algebra import as_int, both, constant_value, maximum
 from settled.model.counters import Counters
-from settled.model.disciplines import RIGHT, FreeBasis
-from settled.model.kinds import FullAttention, SlidingWindow
+from settled.model.disciplines import RIGHT, FreeBasis, Rounding
+from settled.model.kinds import SlidingWindow
 from settled.model.search.induction import decide
 from settled.model.search.solver import Z3
-from settled.model.specs import FullAttentionSpec, SlidingWindowSpec
-from settled.proofs.masks import SLIDING_WINDOW, mask_lemmas
+from settled.model.specs import (
+    ChunkedLocalAttentionSpec,
+    CustomSpec,
+    FullAttentionSpec,
+    KVCacheSpec,
+    MambaSpec,
+    RSWASpec,
+    SinkWindowSpec,
+    SlidingWindowSpec,
+)
+from settled.proofs.masks import CASES, mask_lemmas
 from settled.reference import admission, kv_cache_manager, managers, outputs
 from settled.reference.admission import max_admission_blocks_per_request
+from settled.reference.free_queue import PoolError
+from settled.reference.managers import base
+from settled.reference.masks import register_mask
+from settled.reference.pool import BlockPool
 
 Mutate = Callable[[pytest.MonkeyPatch], None]
 
@@ -26,12 +40,13 @@ Mutate = Callable[[pytest.MonkeyPatch], None]
 def problems() -> list[str]:
     """What the comparisons find: events against the relation, caps against caps, the mask against the skip formula."""
     compiled_actions.cache_clear()
-    found = [*_bases_differ(), *_caps_differ(), *(f"lemma: {verdict.obligation.name}" for verdict in _lemmas() if not verdict.holds)]
+    found = [*_bases_differ(), *_caps_differ(), *_prunes_differ()]
+    found += [f"lemma: {verdict.obligation.name}" for verdict in _lemmas() if not verdict.holds]
     if found:
         return found
     try:
         return check_runs(range(16), RIGHT, RIGHT, steps=80)[1]
-    except AssertionError as error:  # the bookkeeping over the events, or the engine's own assertions
+    except (AssertionError, PoolError) as error:  # the bookkeeping over the events, or the engine's own checks
         return [str(error)]
     finally:
         compiled_actions.cache_clear()
@@ -52,25 +67,72 @@ def _bases_differ() -> list[str]:
 
 
 def _caps_differ() -> list[str]:
-    """The admission caps, for small numbers and for those that vLLM publishes."""
-    grid = [(w, b, m, length) for w in (1, 3, 8) for b in (1, 4) for m in (1, 5) for length in (2, 30)] + [(1024, 16, 2048, 16384)]
+    """The admission caps, for small numbers and for those that vLLM publishes: what is published, where that is sound."""
+    lengths = (2, 30, 10**6)
+    windows = [
+        (kinds.SlidingWindow(w, extra), SlidingWindowSpec(block_size=b, window=w, extra_retained=extra), m, length)
+        for w, extra in ((1, 0), (3, 2), (8, 0))
+        for b in (1, 4)
+        for m in (1, 5)
+        for length in lengths
+    ]
+    chunks = [
+        (kinds.ChunkedLocal(x), ChunkedLocalAttentionSpec(block_size=b, chunk=x), m, length)
+        for x, b in ((8, 4), (3, 2), (6, 1), (1024, 16))
+        for m in (1, 5, 2048)
+        for length in lengths
+    ]
+    full = [(kinds.FullAttention(), FullAttentionSpec(block_size=4), 5, length) for length in lengths]
     differing = []
-    for window, size, in_flight, length in grid:
-        sliding = SlidingWindowSpec(block_size=size, window=window)
-        full = FullAttentionSpec(block_size=size)
-        pairs = [
-            (kinds.admission_cap(SlidingWindow(window), size, in_flight, length), sliding),
-            (kinds.admission_cap(FullAttention(), size, in_flight, length), full),
-        ]
-        for term, spec in pairs:
-            theirs = admission.max_admission_blocks_per_request(spec, max_in_flight_tokens=in_flight, max_model_len=length)
-            if constant_value(term) != theirs:
-                differing.append(f"cap of {spec} with {in_flight} in flight: model {term}, reference {theirs}")
+    for kind, spec, in_flight, length in [*windows, *chunks, *full]:
+        published = constant_value(caps.admission_cap(kind, spec.block_size, in_flight, length))
+        theirs = admission.max_admission_blocks_per_request(spec, max_in_flight_tokens=in_flight, max_model_len=length)
+        if published != theirs:
+            differing.append(f"cap of {spec} with {in_flight} in flight: model {published}, reference {theirs}")
+    for block_size, chunk, in_flight in ((16, 24, 8), (4, 6, 3), (5, 3, 7), (3, 5, 2)):
+        exact = constant_value(caps.exact_maximum(kinds.ChunkedLocal(chunk), block_size, in_flight, 0, gcd(block_size, chunk)))
+        spec = ChunkedLocalAttentionSpec(block_size=block_size, chunk=chunk)
+        theirs = admission.max_admission_blocks_per_request(spec, max_in_flight_tokens=in_flight, max_model_len=10**6)
+        if exact != theirs:
+            differing.append(f"exact maximum of {spec} with {in_flight} in flight: model {exact}, reference {theirs}")
+    return differing
+
+
+PROMPT = 5
+KINDS: list[tuple[kinds.Kind, KVCacheSpec]] = [
+    (kinds.FullAttention(), FullAttentionSpec(block_size=3)),
+    (kinds.SlidingWindow(4, 0), SlidingWindowSpec(block_size=3, window=4)),
+    (kinds.SlidingWindow(1, 2), SlidingWindowSpec(block_size=2, window=1, extra_retained=2)),
+    (kinds.ChunkedLocal(6), ChunkedLocalAttentionSpec(block_size=3, chunk=6)),
+    (kinds.ChunkedLocal(5), ChunkedLocalAttentionSpec(block_size=2, chunk=5)),
+    (kinds.SinkWindow(4, 3), SinkWindowSpec(block_size=3, sink=4, window=3)),
+    (kinds.SinkWindow(0, 5), SinkWindowSpec(block_size=2, sink=0, window=5)),
+    (kinds.RSWA(4, PROMPT), RSWASpec(block_size=3, window=4)),
+    (kinds.RSWA(1, PROMPT), RSWASpec(block_size=1, window=1)),
+    (kinds.MambaAlign(), MambaSpec(block_size=4, mode="align")),
+    (kinds.MambaNone(1, 64), MambaSpec(block_size=64, mode="none")),
+]
+STRIDED = CustomSpec(block_size=3, name="test.strided")
+
+
+def _prunes_differ() -> list[str]:
+    """Which blocks a prune frees, block by block, at every basis of a small run."""
+    differing = []
+    for kind, spec in KINDS:
+        for rounding in Rounding:
+            manager = managers.make_manager(spec, 0, BlockPool(2, enable_caching=False), rounding)
+            for basis in range(40):
+                first, last = manager.get_skipped_range(basis, PROMPT)
+                for index in range(basis // spec.block_size + 2):
+                    start = index * spec.block_size
+                    theirs = constant_value(kind.frees_block(start, start + spec.block_size - 1, basis, rounding))
+                    if theirs != (first <= index < last):
+                        differing.append(f"{spec} at {basis}, {rounding.value}: block {index}")
     return differing
 
 
 def _lemmas() -> list[Any]:
-    return [decide(obligation, Z3()) for obligation in mask_lemmas(SLIDING_WINDOW, RIGHT)]
+    return [decide(obligation, Z3()) for obligation in mask_lemmas(CASES["sliding window"], RIGHT)]
 
 
 def test_the_two_sides_agree() -> None:
@@ -143,12 +205,12 @@ def preempt_keeps_computed(patch: pytest.MonkeyPatch) -> None:
 
 
 def caps_one_more(patch: pytest.MonkeyPatch) -> None:
-    right = kinds.admission_cap
-    patch.setattr(kinds, "admission_cap", lambda *numbers: right(*numbers) + 1)
+    right = caps.admission_cap
+    patch.setattr(caps, "admission_cap", lambda *numbers: right(*numbers) + 1)
 
 
 def divides_downwards(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(kinds, "ceil_div", lambda tokens, size: as_int(tokens) // size)
+    patch.setattr(caps, "ceil_div", lambda tokens, size: as_int(tokens) // size)
 
 
 # ---- the reference's side --------------------------------------------------------------------------------------------
@@ -165,7 +227,12 @@ def manager_skips_one_less(patch: pytest.MonkeyPatch) -> None:
 
 
 def manager_allocates_one_block_more(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(managers, "cdiv", lambda amount, size: -(-amount // size) + 1)
+    right = base.SingleTypeKVCacheManager.allocate_new_blocks
+    patch.setattr(
+        base.SingleTypeKVCacheManager,
+        "allocate_new_blocks",
+        lambda self, request, slots, tokens, **more: right(self, request, slots + self.block_size, tokens, **more),
+    )
 
 
 def basis_without_stale(patch: pytest.MonkeyPatch) -> None:
@@ -188,7 +255,58 @@ def reference_caps_one_less(patch: pytest.MonkeyPatch) -> None:
     )
 
 
+# ---- every kind, on either side: one token, or one block, more or less ------------------------------------------------
+
+
+def _skips(kind: type[Any], change: Callable[[Any, Any], Any]) -> Mutate:
+    """The skip formula of a kind or of a manager, changed."""
+    name = "skipped_tokens" if issubclass(kind, kinds.Kind) else "get_num_skipped_tokens"
+
+    def mutate(patch: pytest.MonkeyPatch) -> None:
+        right = getattr(kind, name)
+        patch.setattr(kind, name, lambda self, basis: change(self, right(self, basis)))
+
+    mutate.__name__ = f"{kind.__name__}_skips_another_number"
+    return mutate
+
+
+def _one_more(self: Any, skipped: Any) -> Any:
+    return skipped + 1
+
+
+def _keeps_more(attribute: str, change: int) -> Mutate:
+    """The blocks at the head that a kind keeps for ever."""
+
+    def mutate(patch: pytest.MonkeyPatch) -> None:
+        kind: type[Any] = {"sink": managers.SinkWindowManager, "prompt": managers.RSWAManager}[attribute]
+        right = kind.get_skipped_range
+        patch.setattr(kind, "get_skipped_range", lambda self, *tokens: (right(self, *tokens)[0] + change, right(self, *tokens)[1]))
+
+    mutate.__name__ = f"manager_keeps_{attribute}_and_{change}_blocks"
+    return mutate
+
+
+def reference_forgets_what_stays_before_a_chunk(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(admission, "gcd", lambda block_size, chunk: block_size)
+
+
+def model_forgets_what_stays_before_a_chunk(patch: pytest.MonkeyPatch) -> None:
+    right = caps.exact_maximum
+    patch.setattr(caps, "exact_maximum", lambda kind, size, in_flight, lookahead, _: right(kind, size, in_flight, lookahead, size))
+
+
+OTHER_KINDS = [
+    *(_skips(kind, _one_more) for kind in (kinds.ChunkedLocal, kinds.SinkWindow, kinds.RSWA, kinds.MambaAlign, kinds.MambaNone)),
+    *(
+        _skips(manager, _one_more)
+        for manager in (managers.ChunkedLocalAttentionManager, managers.SinkWindowManager, managers.RSWAManager, managers.MambaManager)
+    ),
+    *(_keeps_more(attribute, change) for attribute in ("sink", "prompt") for change in (-1, 1)),
+    reference_forgets_what_stays_before_a_chunk,
+    model_forgets_what_stays_before_a_chunk,
+]
 MUTANTS = [
+    *OTHER_KINDS,
     skips_one_more,
     skips_one_less,
     forgets_what_is_retained,
@@ -217,3 +335,29 @@ MUTANTS = [
 def test_a_changed_formula_is_noticed(mutate: Mutate, monkeypatch: pytest.MonkeyPatch) -> None:
     mutate(monkeypatch)
     assert problems()
+
+
+# ---- a mask that a user brings ---------------------------------------------------------------------------------------
+
+
+def strided(query: int, token: int) -> bool:
+    """The last four keys, and every third one for ever."""
+    return query - token < 4 or token % 3 == 0
+
+
+def windowed(query: int, token: int) -> bool:
+    return query - token < 4
+
+
+def test_a_users_mask_frees_what_its_own_rule_frees() -> None:
+    """The manager that asks a sliding window token by token frees what the formula frees; a strided one frees no block of 3."""
+    register_mask("test.windowed", windowed)
+    register_mask(STRIDED.name, strided)
+    pool = BlockPool(2, enable_caching=False)
+    asked = managers.CustomManager(CustomSpec(block_size=3, name="test.windowed"), 0, pool, Rounding.FLOOR)
+    stride = managers.CustomManager(STRIDED, 0, pool, Rounding.FLOOR)
+    for basis in range(40):
+        _, last = managers.make_manager(SlidingWindowSpec(block_size=3, window=4), 0, pool, Rounding.FLOOR).get_skipped_range(basis, 0)
+        freed = [index for index in range(basis // 3 + 1) if asked.is_skipped(index, basis)]
+        assert freed == list(range(last))
+        assert not any(stride.is_skipped(index, basis) for index in range(basis // 3 + 1))

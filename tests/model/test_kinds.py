@@ -8,6 +8,7 @@ from itertools import product
 import pytest
 
 from settled.model.algebra import BoolTerm, Int, Term, as_int, constant_value, int_variable
+from settled.model.caps import admission_cap
 from settled.model.disciplines import Rounding
 from settled.model.interpret import compile_terms
 from settled.model.kinds import (
@@ -20,7 +21,6 @@ from settled.model.kinds import (
     MambaNone,
     SinkWindow,
     SlidingWindow,
-    admission_cap,
     ceil_div,
     in_block,
     kind_of,

@@ -7,9 +7,14 @@ from collections import Counter
 import pytest
 
 from settled.model.disciplines import (
+    CALLBACK,
+    CAP_WITHOUT_IN_FLIGHT,
     CEIL,
+    LOCAL_SUBTRACTION,
     NO_FENCE,
+    NULL_AT_ALLOCATION,
     OPTIMISTIC,
+    POOL_FENCE,
     RAW_FINISH,
     RIGHT,
     STALE_APPLIED,
@@ -39,7 +44,8 @@ def violations(seed: int, discipline: Discipline, contract: Contract, *, fence: 
             watched.append(Monitor(event, contract))
         watched[-1].feed(lines, event)
 
-    run_workload(random_workload(seed), discipline=discipline, fence=fence, steps=steps, sink=sink)
+    workload = random_workload(seed, kinds=("full", "sliding_window"))
+    run_workload(workload, discipline=discipline, fence=fence, steps=steps, sink=sink)
     return Counter({result.property: result.count for result in watched[-1].finish().properties if result.count})
 
 
@@ -64,6 +70,11 @@ def test_a_right_discipline_violates_nothing(discipline: Discipline, contract: C
         (STALE_UNMARKED, Contract.SETTLED, {P.COUNTERS_SYMMETRIC}),
         (NO_FENCE, Contract.SETTLED, {P.READ_RESIDENT, P.WRITE_OWNED}),
         (RAW_FINISH, Contract.SETTLED, {P.READ_RESIDENT}),
+        (POOL_FENCE, Contract.SETTLED, {P.ROLLBACK_RESIDENT}),
+        (CALLBACK, Contract.SETTLED, {P.ROLLBACK_RESIDENT}),
+        (LOCAL_SUBTRACTION, Contract.SETTLED, {P.READ_RESIDENT, P.ROLLBACK_RESIDENT, P.WRITE_OWNED}),
+        (CAP_WITHOUT_IN_FLIGHT, Contract.SETTLED, {P.HELD_BOUNDED}),
+        (NULL_AT_ALLOCATION, Contract.STREAM_ORDER, {P.READ_RESIDENT, P.WRITE_OWNED}),
     ],
     ids=lambda value: getattr(value, "name", None),
 )
@@ -74,6 +85,15 @@ def test_a_broken_discipline_is_caught(discipline: Discipline, contract: Contrac
         if expected <= set(found):
             return
     pytest.fail(f"{discipline.name} under {contract}: expected {expected}, found {dict(found)}")
+
+
+@pytest.mark.parametrize("discipline", [POOL_FENCE, CALLBACK], ids=lambda discipline: discipline.name)
+def test_a_fence_behind_the_prune_repairs_what_steps_in_flight_read_and_nothing_else(discipline: Discipline) -> None:
+    found: Counter[P] = Counter()
+    for seed in range(60):
+        found += violations(seed, discipline, Contract.SETTLED, steps=120)
+    assert found[P.READ_RESIDENT] == 0
+    assert found[P.ROLLBACK_RESIDENT] > 0
 
 
 def test_without_a_fence_the_settled_contract_is_broken() -> None:

@@ -9,7 +9,7 @@ from settled.model.specs import FullAttentionSpec, KVCacheSpec, SlidingWindowSpe
 from settled.reference.config import EngineConfig
 from settled.reference.engine import Engine
 from settled.reference.free_queue import KVCacheBlock
-from settled.reference.prefix_cache import extend_block_hashes, longest_prefix, longest_window
+from settled.reference.prefix_cache import extend_block_hashes, longest_prefix, longest_suffix
 
 NULL = KVCacheBlock(0)
 
@@ -54,7 +54,13 @@ def test_full_attention_takes_the_longest_prefix() -> None:
 def test_a_window_needs_only_its_last_blocks(
     indices: tuple[int, ...], num_blocks: int, needed: int, aligned: int, expected: list[int]
 ) -> None:
-    found = longest_window(cached(*indices).get, num_blocks, blocks_needed=needed, blocks_aligned=aligned, null_block=NULL)
+    found = longest_suffix(
+        cached(*indices).get,
+        num_blocks,
+        first_needed=lambda length: max(0, length - needed),
+        blocks_aligned=aligned,
+        null_block=NULL,
+    )
     assert ids(found) == expected
 
 

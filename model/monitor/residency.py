@@ -163,14 +163,15 @@ class Residency:
     def shared(self, watch: Watch, line: int, taken_by: str) -> None:
         """Others hold a block of a step's row: it may write there only what the block's hash stands for."""
         entry = watch.entry
-        written = _mask(entry.request, watch.group).written_span(entry, watch.group, watch.table_index, self._lookahead)
+        mask = _mask(entry.request, watch.group)
+        written = mask.written_span(entry, watch.group, watch.table_index, self._lookahead)
         if written is None:
             return
         if not self._ledger.has_content:
             reason = "a shared block is written, and no prefix-cache entries are recorded (no `content` in records)"
             self._findings.cannot_decide(Property.WRITE_OWNED, reason)
             return
-        same = self._ledger.same_bytes(entry.request.name, watch.group, watch.block, *written)
+        same = self._ledger.same_bytes(entry.request.name, watch.group, watch.block, *written, ends_there=mask.keeps_states)
         if same is None:
             reason = "a shared block is written, and its prefix-cache entry does not tell whether it stands for the same tokens"
             self._findings.cannot_decide(Property.WRITE_OWNED, reason)

@@ -144,6 +144,12 @@ def test_a_row_that_names_what_the_request_does_not_hold(kit: Any) -> None:
     assert "did not hold that block" in violation.sentence()
 
 
+def test_who_released_an_entry_is_forgotten_once_it_holds_a_block_again(kit: Any) -> None:
+    trace = kit.Builder(kit.FULL).add().allocate(1).schedule(1, kit.entry(0, 4, [1])).process(1, kit.output())
+    trace.put(ev.Preempt(request="A")).release({0: 1}, "preempt").allocate(2).schedule(2, kit.entry(0, 4, [3], resumed=True))
+    assert trace.found(STREAM_ORDER)["read_resident"] == {"released_before_schedule[never released]": 1}
+
+
 def test_the_row_is_replaced_on_resume(kit: Any) -> None:
     trace = kit.Builder(kit.FULL).add().allocate(1).schedule(1, kit.entry(0, 4, [1])).process(1, kit.output())
     trace.put(ev.Preempt(request="A")).release({0: 1}, "preempt").allocate(2)
@@ -280,8 +286,17 @@ def test_a_write_at_the_top_is_open_until_the_start_is_known(kit: Any, rejected:
     assert ("write_owned" in trace.found(SETTLED)) == written
 
 
+def test_what_a_step_reads_however_far_its_start_falls_is_told_at_once(kit: Any) -> None:
+    """Step 3 reads 8 and 9 from 11 as from 8, and all between."""
+    told = _drafting(kit).release({2: 3}).judge(SETTLED).result(Property.READ_RESIDENT).violations
+    assert [violation.step for violation in told] == [2, 3]
+
+
 def test_once_the_start_is_known_a_loss_is_told_at_once(kit: Any) -> None:
     trace = _drafting(kit).process(2, kit.output(rejected=0)).release({3: 4}).add("B").allocate(4, request="B")
+    assert trace.found(SETTLED)["write_owned"] == {"reallocated[window]": 1}
+    trace = kit.Builder().add().allocate(1, 2, 3, 4).schedule(1, kit.entry(0, 4, [1, 2, 3, 4], drafts=3)).process(1, kit.output())
+    trace.schedule(2, kit.entry(4, 2)).release({1: 2}).add("B").allocate(2, request="B")
     assert trace.found(SETTLED)["write_owned"] == {"reallocated[window]": 1}
 
 

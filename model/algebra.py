@@ -5,7 +5,8 @@ graph is built once and shared. `interpret.py` evaluates the graph on Python int
 
 Two sorts, integers and truth values; Python ints and bools stand for constants. There is no branching: asking a symbolic
 term for its truth raises TypeError (plain z3py answers False), use `select`, `both`, `either`, `negate`, `implies` instead.
-`//` floors; its divisor must be at least 1, which is checked for a constant and is an assumption of the theorem for a symbol.
+`//` floors, `%` is what it leaves; their divisor must be at least 1, which is checked for a constant and is an assumption of the
+theorem for a symbol.
 """
 
 from __future__ import annotations
@@ -68,6 +69,9 @@ class IntTerm(Term):
 
     def __rfloordiv__(self, other: int) -> IntTerm:
         return _arithmetic("//", other, self)
+
+    def __mod__(self, other: Int) -> IntTerm:
+        return self - self // other * other
 
     def __lt__(self, other: Int) -> BoolTerm:
         return _comparison("<", self, other)
@@ -310,18 +314,20 @@ def subterms(*roots: Term) -> Iterator[Term]:
 
 def substitute(root: AnyTerm, values: Mapping[str, Term]) -> AnyTerm:
     """The term with variables replaced by terms, by name; constants fold on the way."""
-    new: dict[int, Any] = {}
+    new: dict[int, Term] = {}
     for term in subterms(root):
-        args = [new[arg.index] if isinstance(arg, Term) else arg for arg in term.args]
-        if term.op == "variable":
-            new[term.index] = _same_sort(term, values.get(term.args[0], term))
-        elif term.op == "constant":
-            new[term.index] = term
-        elif term.op == "apply":
-            new[term.index] = (function if isinstance(term, IntTerm) else predicate)(*args)
-        else:
-            new[term.index] = _REBUILD[term.op](*args)
+        new[term.index] = _same_sort(term, values.get(term.args[0], term)) if term.op == "variable" else with_arguments(term, new)
     return cast("AnyTerm", new[root.index])
+
+
+def with_arguments(term: Term, new: Mapping[int, Term]) -> Term:
+    """The term made again of what its arguments were replaced by, by their index; a leaf stays."""
+    if term.op in ("variable", "constant"):
+        return term
+    args: list[Any] = [new[arg.index] if isinstance(arg, Term) else arg for arg in term.args]
+    if term.op == "apply":
+        return (function if isinstance(term, IntTerm) else predicate)(*args)
+    return _REBUILD[term.op](*args)
 
 
 def _same_sort(term: Term, replacement: Term) -> Term:

@@ -5,8 +5,10 @@ many slots as the trace has events, so the pipeline depth is not bounded by anyt
 schedules: a chunk of the prompt without drafts, or one token with its drafts. One table entry is followed, that of a block given by its
 first and last token, so one query covers every block size and every table index.
 
-What it leaves out: other requests (a hit finds only what this request computed), hits of the whole prompt (vLLM computes its last
-token again), chunks that compute outputs again after a preemption, loads. `tests/agreement` checks that it follows the reference.
+A block that a step lost may be given away: to the request's own next fresh entry, or, as the last event, to another request.
+
+What it leaves out: other requests before that (a hit finds only what this request computed), hits of the whole prompt (vLLM computes
+its last token again), chunks that compute outputs again after a preemption, loads. `tests/agreement` checks that it follows the reference.
 """
 
 from __future__ import annotations
@@ -35,10 +37,10 @@ from settled.model.algebra import (
     select,
 )
 from settled.model.counters import Counters
-from settled.model.disciplines import Discipline, Rounding
-from settled.model.kinds import Kind, in_block
+from settled.model.disciplines import Discipline, FreeBasis, PruneFence, Rounding
+from settled.model.kinds import Kind, MambaAlign, SlidingWindow, in_block
 from settled.model.lifetime import Entry, Step
-from settled.model.properties import Property
+from settled.model.properties import Contract, Property
 from settled.model.values import choose
 
 # The same in one line, for whoever claims that a trace is a shortest one.
@@ -52,16 +54,21 @@ class Move(IntEnum):
     PROCESS = 1
     PREEMPT = 2
     FINISH = 3
+    ANOTHER = 4  # another request takes one fresh block; nothing comes after it
 
 
 class Choice(NamedTuple):
-    """One event's choices; each move reads its own. `hit`: tokens found in the prefix cache, at the start of a generation only."""
+    """One event's choices; each move reads its own. `hit`: tokens found in the prefix cache, at the start of a generation only.
+
+    `slots`: tokens for which the table has blocks after a schedule that takes fresh ones.
+    """
 
     move: Int
     tokens: Int
     drafts: Int
     hit: Int
     rejected: Int
+    slots: Int = 0
 
 
 class Slot(NamedTuple):
@@ -70,7 +77,9 @@ class Slot(NamedTuple):
     step: Step
     generation: Int
     row_held: Bool  # its row has a block for the tracked token
-    lost: Bool  # that block was released since
+    early: Bool  # it has none, and not because of a rollback: the block went, or was never there, while the computed count needed it
+    lost: Bool  # the block of the row was released since
+    given_away: Bool  # and given to somebody else
 
 
 class Explicit(NamedTuple):
@@ -83,8 +92,12 @@ class Explicit(NamedTuple):
     expected: Int
     cached: Int
     finished: Bool
+    over: Bool  # another request has come: nothing is to follow
     generation: Int
     entry: Entry
+    slots: Int  # tokens for which the table has entries, null ones included
+    skipped: Int  # tokens that the last prune could skip
+    early: Bool  # the entry's block went while the computed count still needed it
     queue: tuple[Slot, ...]
     judged: Bool  # the last event was a schedule or a process, which show the counters
     rolled_back: Bool  # the last event rolled tokens back
@@ -92,7 +105,10 @@ class Explicit(NamedTuple):
 
 @dataclass(frozen=True)
 class Setting:
-    """What is fixed: the kind, the discipline, the prompt, the tracked token and its block, whether a connector sees finished tables."""
+    """What is fixed: the kind, the discipline, the prompt, the tracked token and its block, whether a connector sees finished tables.
+
+    `drafts_max`: drafts a step at most; `in_flight_max`: tokens in flight at most.
+    """
 
     kind: Kind
     discipline: Discipline
@@ -101,20 +117,44 @@ class Setting:
     token: IntTerm = field(default_factory=lambda: int_variable("token"))
     first: IntTerm = field(default_factory=lambda: int_variable("first"))
     last: IntTerm = field(default_factory=lambda: int_variable("last"))
+    drafts_max: IntTerm = field(default_factory=lambda: int_variable("drafts a step"))
+    in_flight_max: IntTerm = field(default_factory=lambda: int_variable("tokens in flight at most"))
+
+    @property
+    def block_size(self) -> IntTerm:
+        """Tokens a block."""
+        return self.last - self.first + 1
+
+    def frees(self, counters: Counters, basis: FreeBasis) -> BoolTerm:
+        """Whether a prune on the basis frees the tracked entry's block."""
+        relied_on = count.free_basis(counters, basis, self.drafts_max)
+        return self.kind.frees_block(self.first, self.last, relied_on, self.discipline.rounding)
 
     def assumptions(self) -> dict[str, BoolTerm]:
         return {
             "prompt >= 1": self.prompt >= 1,
             "the token is in its block": both(self.first >= 0, in_block(self.token, self.first, self.last)),
+            # Without drafts the basis less the drafts is just the computed count, and says nothing of its own.
+            "drafts a step": self.drafts_max >= (1 if self._takes_drafts_off else 0),
+            "a step with all its drafts fits": self.in_flight_max > self.drafts_max,
         }
 
+    @property
+    def keeps_states(self) -> bool:
+        """Whether the kind keeps a state: then steps have no drafts, whose slots move about in the table, which is not modelled here."""
+        return isinstance(self.kind, MambaAlign)
 
-_NO_SLOT = Slot(Step(False, False, 0, 0, 0, 0), 0, False, False)
+    @property
+    def _takes_drafts_off(self) -> bool:
+        return self.kind.prune_basis(self.discipline) is FreeBasis.LESS_DRAFTS
+
+
+_NO_SLOT = Slot(Step(False, False, 0, 0, 0, 0), 0, False, False, False, False)
 
 
 def initial(slots: int) -> Explicit:
     """A request that was just added, and a queue with room for `slots` steps."""
-    return Explicit(Counters(0, 0, 0), 0, 0, False, 0, lifetime.EMPTY, (_NO_SLOT,) * slots, False, False)
+    return Explicit(Counters(0, 0, 0), 0, 0, False, False, 0, lifetime.EMPTY, 0, 0, False, (_NO_SLOT,) * slots, False, False)
 
 
 def guard(state: Explicit, choice: Choice, setting: Setting) -> BoolTerm:
@@ -129,8 +169,9 @@ def guard(state: Explicit, choice: Choice, setting: Setting) -> BoolTerm:
         ),
         Move.PREEMPT: both(negate(state.finished), as_int(state.counters.computed) > 0),
         Move.FINISH: negate(state.finished),
+        Move.ANOTHER: as_bool(True),
     }
-    return either(*(both(move == option, condition) for option, condition in options.items()))
+    return both(negate(state.over), either(*(both(move == option, condition) for option, condition in options.items())))
 
 
 def _can_schedule(state: Explicit, choice: Choice, setting: Setting) -> BoolTerm:
@@ -148,10 +189,25 @@ def _can_schedule(state: Explicit, choice: Choice, setting: Setting) -> BoolTerm
         negate(state.queue[-1].step.unprocessed),
         tokens >= 1,
         drafts >= 0,
+        drafts <= (0 if setting.keeps_states else setting.drafts_max),
+        as_int(counters.in_flight) + tokens <= setting.in_flight_max,
         hit >= 0,
         implies(hit > 0, both(fresh, whole_blocks)),
         either(chunk, decode),
+        _grows_by_blocks(state, choice, setting),
     )
+
+
+def _grows_by_blocks(state: Explicit, choice: Choice, setting: Setting) -> BoolTerm:
+    """Fresh blocks cover the step, and no block more than that. What they cover is a choice, so that no block size need be divided by."""
+    end = as_int(state.counters.computed) + choice.hit + choice.tokens
+    grown = as_int(choice.slots)
+    return implies(end > _slots_before(state, choice), both(grown >= end, grown < end + setting.block_size))
+
+
+def _slots_before(state: Explicit, choice: Choice) -> IntTerm:
+    """The table's slots, tokens, before a schedule takes fresh blocks."""
+    return maximum(state.slots, choice.hit)
 
 
 def after(state: Explicit, choice: Choice, setting: Setting) -> Explicit:
@@ -162,6 +218,7 @@ def after(state: Explicit, choice: Choice, setting: Setting) -> Explicit:
         Move.PROCESS: _process(state, choice, setting),
         Move.PREEMPT: _preempt(state, setting),
         Move.FINISH: _finish(state, setting),
+        Move.ANOTHER: state._replace(queue=_give_away(state.queue, True), over=True, judged=False, rolled_back=False),
     }
     options = list(outcomes.items())
     return reduce(lambda rest, option: choose(move == option[0], option[1], rest), options[:-1], options[-1][1])
@@ -172,26 +229,49 @@ def _schedule(state: Explicit, choice: Choice, setting: Setting) -> Explicit:
     begun = state._replace(
         counters=choose(hit > 0, count.resume(state.counters, hit), state.counters),
         expected=as_int(state.expected) + hit,
-    )
-    frees = setting.kind.frees_block(
-        setting.first, setting.last, count.free_basis(begun.counters, setting.discipline.free_basis), setting.discipline.rounding
+        slots=_slots_before(state, choice),
     )
     # What a hit skips never enters the table; what is in the table is pruned.
-    pruned = _prune(begun, both(hit == 0, frees))
+    basis = setting.kind.prune_basis(setting.discipline)
+    pruned = _prune(begun, both(hit == 0, setting.frees(begun.counters, basis)), setting)
     skipped = setting.kind.frees_block(setting.first, setting.last, hit, Rounding.FLOOR)
     found = lifetime.hit(setting.first, hit, skipped)
-    entry = choose(hit > 0, found, pruned.entry)
+    early = either(pruned.early, both(hit > 0, found.pruned))
+    placed = _allocate(pruned._replace(entry=choose(hit > 0, found, pruned.entry), early=early), choice, setting)
+    step = lifetime.dispatch(begun.counters, choice.tokens, choice.drafts)
+    slot = Slot(step, begun.generation, placed.entry.held, placed.early, False, False)
     end = as_int(begun.counters.computed) + choice.tokens
-    entry = lifetime.allocate(entry, setting.first, end)
-    slot = Slot(lifetime.dispatch(begun.counters, choice.tokens, choice.drafts), begun.generation, entry.held, False)
-    return pruned._replace(
+    return placed._replace(
         counters=count.schedule(begun.counters, choice.tokens),
         expected=as_int(begun.expected) + choice.tokens,
         cached=maximum(state.cached, minimum(end, setting.prompt)),
-        entry=entry,
-        queue=_append(pruned.queue, slot),
+        skipped=setting.kind.skipped_tokens(count.free_basis(begun.counters, basis, setting.drafts_max)),
+        queue=_append(placed.queue, slot),
         judged=True,
         rolled_back=False,
+    )
+
+
+def _allocate(state: Explicit, choice: Choice, setting: Setting) -> Explicit:
+    """Blocks for the step's tokens, where its kind takes them; a fresh one may be what a step has lost."""
+    start = as_int(state.counters.computed)
+    end = start + choice.tokens
+    first, last = setting.first, setting.last
+    wanted = setting.kind.takes_block(first, last, start, end)
+    reached = lifetime.needs_block(state.entry, first, end)
+    null = both(reached, negate(wanted))
+    if setting.discipline.nulls_at_allocation:
+        null = either(null, both(reached, setting.kind.frees_block(first, last, end - 1, Rounding.FLOOR)))
+    entry = state.entry._replace(
+        held=either(state.entry.held, both(reached, negate(null))),
+        pruned=either(state.entry.pruned, null),
+    )
+    fresh = end > state.slots
+    return state._replace(
+        entry=entry,
+        early=either(state.early, null),
+        slots=select(fresh, choice.slots, state.slots),
+        queue=_give_away(state.queue, fresh),
     )
 
 
@@ -202,14 +282,22 @@ def _append(queue: tuple[Slot, ...], slot: Slot) -> tuple[Slot, ...]:
     return tuple(choose(free, slot, place) for free, place in zip(first_free, queue, strict=True))
 
 
-def _prune(state: Explicit, frees: BoolTerm) -> Explicit:
-    """Prunes the entry: every live unprocessed step loses the block of its row."""
+def _prune(state: Explicit, frees: BoolTerm, setting: Setting) -> Explicit:
+    """Prunes the entry: every live unprocessed step loses the block of its row, unless a prune fence keeps it."""
     released = both(frees, state.entry.held)
-    return state._replace(entry=lifetime.prune(state.entry, frees), queue=_lose(state.queue, released))
+    is_kept = setting.discipline.prune_fence is not PruneFence.NONE
+    queue = state.queue if is_kept else _lose(state.queue, released)
+    early = both(released, negate(setting.kind.may_free(setting.token, state.counters.computed)))
+    return state._replace(entry=lifetime.prune(state.entry, frees), early=either(state.early, early), queue=queue)
 
 
 def _lose(queue: tuple[Slot, ...], released: BoolTerm) -> tuple[Slot, ...]:
     return tuple(slot._replace(lost=either(slot.lost, both(lifetime.is_live(slot.step), released))) for slot in queue)
+
+
+def _give_away(queue: tuple[Slot, ...], taken: Bool) -> tuple[Slot, ...]:
+    """A fresh block is taken, which may be any that a step has lost: the free queue hands out first what came back last."""
+    return tuple(slot._replace(given_away=either(slot.given_away, both(slot.lost, taken))) for slot in queue)
 
 
 def _process(state: Explicit, choice: Choice, setting: Setting) -> Explicit:
@@ -222,7 +310,7 @@ def _process(state: Explicit, choice: Choice, setting: Setting) -> Explicit:
         expected=select(live, as_int(state.expected) - rejected, state.expected),
         queue=(*moved, _NO_SLOT),
         judged=True,
-        rolled_back=rejected > 0,
+        rolled_back=both(live, rejected > 0),
     )
 
 
@@ -239,6 +327,9 @@ def _preempt(state: Explicit, setting: Setting) -> Explicit:
         expected=0,
         generation=as_int(kept.generation) + 1,
         entry=lifetime.EMPTY,
+        slots=0,
+        skipped=0,
+        early=False,
         queue=tuple(slot._replace(step=lifetime.after_generation(slot.step)) for slot in kept.queue),
         judged=False,
         rolled_back=False,
@@ -247,31 +338,67 @@ def _preempt(state: Explicit, setting: Setting) -> Explicit:
 
 def _finish(state: Explicit, setting: Setting) -> Explicit:
     if setting.connector:
-        basis = count.free_basis(state.counters, setting.discipline.finish_basis)
-        state = _prune(state, setting.kind.frees_block(setting.first, setting.last, basis, setting.discipline.rounding))
+        state = _prune(state, setting.frees(state.counters, setting.discipline.finish_basis), setting)
     return _preempt(state, setting)._replace(finished=True)
 
 
 # ---- the properties --------------------------------------------------------------------------------------------------
 
 
-def violated(state: Explicit, setting: Setting, prop: Property) -> BoolTerm:
-    """Whether the state violates the property under the settled contract."""
-    match prop:
+class Claim(NamedTuple):
+    """What is asked: a property under a contract.
+
+    `in_flight` asks for the half of `read_resident` and `write_owned` that speaks of what a step's row had when it was scheduled.
+    """
+
+    prop: Property
+    contract: Contract = Contract.SETTLED
+    in_flight: bool = False
+
+
+def violated(state: Explicit, setting: Setting, claim: Claim) -> BoolTerm:
+    """Whether the state violates the claim. Raises NotImplementedError for a property that this system cannot violate."""
+    match claim.prop:
         case Property.READ_RESIDENT:
-            return either(*(both(lifetime.reads(s.step, setting.kind, setting.token), _is_gone(s)) for s in state.queue))
+            # A row without the block because of a rollback is the affair of `rollback_resident`: this is how the monitor tells them apart.
+            reading = [(lifetime.reads(s.step, setting.kind, setting.token), s.early, s.lost, s) for s in state.queue]
+            return either(*(both(reads, _harms(s, early, lost, claim)) for reads, early, lost, s in reading))
+        case Property.WRITE_OWNED:
+            # A write into a block that nobody was given harms nobody: the monitor's reading again, and weaker than what is proved.
+            writing = [(lifetime.writes(s.step, setting.kind, setting.token, 0), s.given_away, s) for s in state.queue]
+            return either(*(both(writes, _harms(s, True, given_away, claim)) for writes, given_away, s in writing))
         case Property.ROLLBACK_RESIDENT:
             computed = as_int(state.counters.computed)
             read = both(setting.token < computed, setting.kind.reads(computed, setting.token))
             return both(state.rolled_back, negate(state.finished), read, negate(state.entry.held))
         case Property.COUNTERS_SYMMETRIC:
             return both(state.judged, negate(state.finished), negate(_counters_agree(state)))
+        case Property.HELD_BOUNDED:
+            return both(state.judged, negate(state.finished), _is_above_cap(state, setting))
         case _:
-            raise NotImplementedError(f"{prop} is not refuted by bounded model checking")
+            raise NotImplementedError(f"{claim.prop} is not refuted by bounded model checking")
 
 
-def _is_gone(slot: Slot) -> BoolTerm:
-    return either(slot.lost, negate(slot.row_held))
+def _harms(slot: Slot, absent_counts: Bool, taken: Bool, claim: Claim) -> BoolTerm:
+    """Whether the contract calls it a violation that the row had no block, or that its block was taken. No writer here is out of order."""
+    is_absent = both(negate(slot.row_held), absent_counts)
+    is_taken = both(slot.row_held, taken) if claim.contract is Contract.SETTLED else as_bool(False)
+    return is_taken if claim.in_flight else either(is_absent, is_taken)
+
+
+def _is_above_cap(state: Explicit, setting: Setting) -> BoolTerm:
+    """Whether the table holds more blocks than the published cap, of a request far from the maximum length.
+
+    The tracked block is the lowest that is held, so h = (slots - first) / B blocks are; `h > ceil(need / B) + 1` exactly when
+    `need <= (h - 2) * B`, which needs no division.
+    """
+    kind, size = setting.kind, setting.block_size
+    if not isinstance(kind, SlidingWindow):
+        raise NotImplementedError(f"held_bounded is refuted for a sliding window only, not for {kind.name}")
+    lowest = both(setting.first <= as_int(state.skipped), as_int(state.skipped) <= setting.last)
+    in_flight = setting.in_flight_max if setting.discipline.cap_counts_in_flight else as_int(0)
+    need = as_int(kind.window) - 1 + kind.extra_retained + in_flight
+    return both(lowest, need <= as_int(state.slots) - setting.first - size - size)
 
 
 def _counters_agree(state: Explicit) -> BoolTerm:

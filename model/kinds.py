@@ -24,7 +24,7 @@ from settled.model.algebra import (
     negate,
     predicate,
 )
-from settled.model.disciplines import Rounding
+from settled.model.disciplines import Discipline, FreeBasis, Rounding
 from settled.model.specs import (
     ChunkedLocalAttentionSpec,
     FullAttentionSpec,
@@ -76,6 +76,10 @@ class Kind(ABC):
         """
         edge = last if rounding is Rounding.FLOOR else first
         return as_int(edge) < self.skipped_tokens(basis)
+
+    def prune_basis(self, discipline: Discipline) -> FreeBasis:
+        """The count on which a prune of this kind relies under a discipline."""
+        return discipline.free_basis
 
     # ---- a step, whose queries are start to start + tokens - 1; its own tokens' slots exist when it is scheduled ------
 
@@ -239,6 +243,9 @@ class MambaAlign(Kind):
         """States have no lookahead: draft models have no such layers."""
         return as_int(token) == as_int(start) + tokens - 1
 
+    def prune_basis(self, discipline: Discipline) -> FreeBasis:
+        return discipline.state_basis or discipline.free_basis
+
     def takes_block(self, first: Int, last: Int, start: Int, end: Int) -> BoolTerm:
         """The block of the last position alone."""
         return in_block(as_int(end) - 1, first, last)
@@ -267,6 +274,9 @@ class MambaNone(Kind):
 
     def step_writes(self, start: Int, tokens: Int, token: Int, lookahead: Int) -> BoolTerm:
         return self.reads(start, token)
+
+    def prune_basis(self, discipline: Discipline) -> FreeBasis:
+        return discipline.state_basis or discipline.free_basis
 
     def takes_block(self, first: Int, last: Int, start: Int, end: Int) -> BoolTerm:
         return self.reads(start, first)

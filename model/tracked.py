@@ -162,7 +162,7 @@ def actions(state: Tracked, system: System) -> list[Action]:
 
 def _schedules(state: Tracked, system: System) -> list[Action]:
     step = state.step
-    placed = _allocate(_prune(state, system, system.discipline.free_basis), system)
+    placed = _allocate(_prune(state, system, system.kind.prune_basis(system.discipline)), system)
     placed = placed._replace(counters=count.schedule(state.counters, TOKENS))
     guard = {"tokens >= 1": TOKENS >= 1}
     tracked = placed._replace(

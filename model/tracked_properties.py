@@ -41,6 +41,16 @@ def write_owned(state: Tracked, system: System, contract: Contract) -> BoolTerm:
     return implies(lifetime.writes(state.step, system.kind, system.token, system.lookahead), is_intact(state, contract))
 
 
+def kept_in_flight(state: Tracked, system: System, contract: Contract) -> BoolTerm:
+    """The half of `read_resident` and `write_owned` that speaks of what happens from schedule to process.
+
+    What the step's row had when it was scheduled, and the step reads or may write, it does not lose. That the row had all that the
+    step needs is the other half, which a rollback breaks.
+    """
+    uses = either(system.reads(state.step), lifetime.writes(state.step, system.kind, system.token, system.lookahead))
+    return implies(both(uses, state.row_held), is_intact(state, contract))
+
+
 def rollback_resident(state: Tracked, system: System) -> BoolTerm:
     """What the next step, which starts at the computed count, reads is resident: in the table, and not in the pool."""
     computed = as_int(state.counters.computed)

@@ -60,7 +60,8 @@ def _row(state: Tracked, system: System) -> dict[str, BoolTerm]:
         "row": implies(both(step.unprocessed, negate(out_of_need)), state.row_held),
         "row is the table's": implies(both(live, state.row_held), both(state.entry.held, same_block)),
         "fence": implies(both(lifetime.is_stale(step), state.row_held), either(state.fenced, out_of_need)),
-        "fence ends with the step": implies(state.fenced, both(lifetime.is_stale(step), state.row_held)),
+        "fence ends with the step": implies(state.fenced, both(step.unprocessed, state.row_held, either(step.stale, state.entry.pruned))),
+        "kept in use": implies(both(step.unprocessed, state.row_held), either(state.fenced, both(negate(step.stale), state.entry.held))),
     }
 
 
@@ -87,6 +88,7 @@ def _pool(state: Tracked, system: System) -> dict[str, BoolTerm]:
         "entry of b is held": implies(state.entry_is_b, state.entry.held),
         "single owner": single_owner(state),
         "given away after use": implies(given_away, out_of_use),
+        "never given away in use": negate(both(given_away, state.row_held)),
         "every writer is ordered": implies(step.unprocessed, negate(either(state.unordered, state.unwaited))),
     }
 

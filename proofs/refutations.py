@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from settled.model.algebra import int_variable
-from settled.model.counterexample import events_of
+from settled.model.counterexample import decisions_of, events_of
 from settled.model.disciplines import (
+    CALLBACK,
+    CAP_WITHOUT_IN_FLIGHT,
     CEIL,
+    LOCAL_SUBTRACTION,
+    MAMBA_LOCAL,
     NO_FENCE,
+    NULL_AT_ALLOCATION,
     OPTIMISTIC,
+    POOL_FENCE,
     RAW_FINISH,
     RIGHT,
     STALE_APPLIED,
@@ -18,49 +23,92 @@ from settled.model.disciplines import (
     UNDRAINED,
     Discipline,
 )
-from settled.model.events import Allocate, Config, Event, Finish, Preempt, Process, Release, Schedule, Touch
-from settled.model.explicit import Setting
-from settled.model.kinds import SlidingWindow
-from settled.model.monitor import Monitor, Report, Violation
+from settled.model.events import Allocate, Config, Drop, Event, Finish, Hold, Preempt, Process, Release, Schedule, Touch
+from settled.model.explicit import Claim, Setting
+from settled.model.kinds import Kind, MambaAlign, SlidingWindow
+from settled.model.monitor import Loss, Monitor, Report, Violation
 from settled.model.properties import Contract, Property
-from settled.model.search.bounded import Shortest, shortest_violation
+from settled.model.search.bounded import WINDOW, Shortest, shortest_violation
 
-WINDOW = int_variable("window")
+_READ, _WRITE, _ROLLBACK = Property.READ_RESIDENT, Property.WRITE_OWNED, Property.ROLLBACK_RESIDENT
+_COUNTERS, _HELD = Property.COUNTERS_SYMMETRIC, Property.HELD_BOUNDED
+
+
+WINDOWED = SlidingWindow(WINDOW)
 
 
 @dataclass(frozen=True)
 class Refutation:
-    """A discipline, a property that it violates, and the length in events of the shortest trace that shows it.
+    """A discipline, a claim that it violates, and the length in events of the shortest trace that shows it.
 
     `length` counts what happens after the request was added: schedules, processes, preemptions, ends. It is a claim, checked at each
     run: every smaller length is unsatisfiable for every window, block size, table index and prompt, within `explicit.SCOPE`.
     """
 
     discipline: Discipline
-    violates: Property
+    claim: Claim
     length: int
+    kind: Kind = WINDOWED
 
     @property
-    def has_connector(self) -> bool:
-        """Whether a connector is shown finished tables, which is when the prune before a finish happens."""
-        return self.discipline is RAW_FINISH
+    def violates(self) -> Property:
+        return self.claim.prop
+
+    @property
+    def name(self) -> str:
+        """The discipline, the property, and what else is asked if it is not the usual."""
+        contract = "" if self.claim.contract is Contract.SETTLED else f"-{self.claim.contract}"
+        return f"{self.discipline.name}-{self.violates}{'-in-flight' if self.claim.in_flight else ''}{contract}"
+
+    @property
+    def what(self) -> str:
+        """The property, and what else is asked, in words."""
+        half = " of a step in flight" if self.claim.in_flight else ""
+        return f"{self.violates}{half}" + ("" if self.claim.contract is Contract.SETTLED else f" under {self.claim.contract}")
+
+    @property
+    def setting(self) -> Setting:
+        """A connector is shown finished tables where the prune before that is what is wrong."""
+        return Setting(self.kind, self.discipline, connector=self.discipline is RAW_FINISH)
 
 
+def _refutations(discipline: Discipline, kind: Kind | None = None, **lengths: int) -> list[Refutation]:
+    """Under the settled contract a property by its own name, `in_flight_` before it for that half; `ordered_`: under stream_order."""
+    return [Refutation(discipline, _CLAIMS[name], length, kind or WINDOWED) for name, length in lengths.items()]
+
+
+_CLAIMS = {
+    "read": Claim(_READ),
+    "write": Claim(_WRITE),
+    "in_flight_read": Claim(_READ, in_flight=True),
+    "in_flight_write": Claim(_WRITE, in_flight=True),
+    "ordered_read": Claim(_READ, Contract.STREAM_ORDER),
+    "ordered_write": Claim(_WRITE, Contract.STREAM_ORDER),
+    "rollback": Claim(_ROLLBACK),
+    "counters": Claim(_COUNTERS),
+    "held": Claim(_HELD),
+}
+# The first of each discipline is its headline.
 REFUTATIONS = (
-    Refutation(OPTIMISTIC, Property.READ_RESIDENT, 2),
-    Refutation(OPTIMISTIC, Property.ROLLBACK_RESIDENT, 5),
-    Refutation(STALE_APPLIED, Property.COUNTERS_SYMMETRIC, 6),
-    Refutation(UNDRAINED, Property.COUNTERS_SYMMETRIC, 3),
-    Refutation(STALE_UNMARKED, Property.COUNTERS_SYMMETRIC, 3),
-    Refutation(CEIL, Property.READ_RESIDENT, 3),
-    Refutation(NO_FENCE, Property.READ_RESIDENT, 2),
-    Refutation(RAW_FINISH, Property.READ_RESIDENT, 2),
+    *_refutations(OPTIMISTIC, read=2, in_flight_read=2, rollback=5, write=2, ordered_write=5),
+    *_refutations(STALE_APPLIED, counters=6),
+    *_refutations(UNDRAINED, counters=3),
+    *_refutations(STALE_UNMARKED, counters=3),
+    *_refutations(CEIL, read=3, write=3, in_flight_write=4, ordered_read=3, ordered_write=3, rollback=4),
+    *_refutations(NO_FENCE, read=2, in_flight_read=2, write=3),
+    *_refutations(RAW_FINISH, read=2, in_flight_read=2, write=3),
+    *_refutations(POOL_FENCE, rollback=5, write=5, ordered_write=5),
+    *_refutations(CALLBACK, rollback=5, write=5, ordered_write=5),
+    *_refutations(MAMBA_LOCAL, MambaAlign(), read=3, in_flight_read=3, write=3),
+    *_refutations(LOCAL_SUBTRACTION, read=2, in_flight_read=2, write=2, rollback=7, ordered_write=7, held=3),
+    *_refutations(CAP_WITHOUT_IN_FLIGHT, held=1),
+    *_refutations(NULL_AT_ALLOCATION, read=1, write=1, ordered_read=1, ordered_write=1, rollback=4),
 )
 
 
 @dataclass(frozen=True)
 class Counterexample:
-    """A shortest trace, its events, and the monitor's verdict on them under the settled contract."""
+    """A shortest trace, its events, and the monitor's verdict on them under the contract of the refutation."""
 
     refutation: Refutation
     shortest: Shortest
@@ -69,8 +117,14 @@ class Counterexample:
 
     @property
     def violation(self) -> Violation | None:
-        """The first violation of the property that the refutation names."""
-        return next(iter(self.report.result(self.refutation.violates).violations), None)
+        """The first violation of what the refutation names."""
+        return next(iter(matching(self.report, self.refutation.claim)), None)
+
+
+def matching(report: Report, claim: Claim) -> list[Violation]:
+    """The violations of a claim; of its half in flight those of a block that the step had when it was scheduled."""
+    found = report.result(claim.prop).violations
+    return [violation for violation in found if not (claim.in_flight and violation.cause.startswith(Loss.ABSENT))]
 
 
 @dataclass(frozen=True)
@@ -85,18 +139,26 @@ class Replayed:
 
     def agrees(self, refutation: Refutation) -> bool:
         """Same events, same violated property, and nothing violated once the discipline is right."""
-        violated = self.report.result(refutation.violates).count > 0
+        violated = bool(matching(self.report, refutation.claim))
         return self.same_events and violated and not any(result.count for result in self.right_report.properties)
 
 
 def search(refutation: Refutation) -> Counterexample | None:
     """The shortest counterexample, or None if there is none within 2 events more than claimed. Raises UndecidedError."""
-    setting = Setting(SlidingWindow(WINDOW), refutation.discipline, refutation.has_connector)
-    shortest = shortest_violation(setting, WINDOW, refutation.violates, length_max=refutation.length + 2)
+    shortest = shortest_violation(refutation.setting, refutation.claim, length_max=refutation.length + 2)
     if shortest is None:
         return None
-    events = tuple(events_of(shortest, refutation.discipline))
-    return Counterexample(refutation, shortest, events, judge(events))
+    events = tuple(_told(shortest, refutation))
+    return Counterexample(refutation, shortest, events, judge(events, refutation.claim.contract))
+
+
+def _told(shortest: Shortest, refutation: Refutation) -> list[Event]:
+    """By the model, block by block; of a state kind by the reference, which is given the steps."""
+    if isinstance(refutation.kind, SlidingWindow):
+        return events_of(shortest, refutation.discipline)
+    from settled.reference.replay import replay
+
+    return replay(decisions_of(shortest, refutation.discipline), refutation.discipline)
 
 
 def judge(events: Iterable[Event], contract: Contract = Contract.SETTLED) -> Report:
@@ -114,15 +176,17 @@ def run_on_reference(counterexample: Counterexample) -> Replayed:
     """Executes the counterexample on the reference engine, broken and right. Raises ReplayError."""
     from settled.reference.replay import replay
 
-    events = replay(counterexample.events, counterexample.refutation.discipline)
+    refutation = counterexample.refutation
+    events = replay(counterexample.events, refutation.discipline)
     right = replay(counterexample.events, RIGHT)
     same = canonical(events) == canonical(counterexample.events)
-    return Replayed(tuple(events), judge(events), same, tuple(right), judge(right))
+    contract = refutation.claim.contract
+    return Replayed(tuple(events), judge(events, contract), same, tuple(right), judge(right, contract))
 
 
 # ---- comparing traces ------------------------------------------------------------------------------------------------
 
-_COMPARED = (Schedule, Process, Preempt, Finish, Allocate, Touch, Release)
+_COMPARED = (Schedule, Process, Preempt, Finish, Allocate, Touch, Release, Hold, Drop)
 
 
 def canonical(events: Sequence[Event]) -> list[tuple[object, ...]]:
@@ -150,6 +214,8 @@ def canonical(events: Sequence[Event]) -> list[tuple[object, ...]]:
             case Release():
                 paired = sorted(zip(event.indices, blocks(event.blocks), strict=True))
                 story.append(("release", event.request, event.group, *paired, event.cause, tuple(sorted(blocks(event.freed)))))
+            case Hold() | Drop():
+                story.append((event.name, event.holder, tuple(sorted(blocks(event.blocks)))))
             case Preempt():
                 story.append(("preempt", event.request))
             case Finish():

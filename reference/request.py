@@ -76,6 +76,12 @@ class Request:
         """(computed, in flight, stale)."""
         return self.num_computed_tokens, self.num_in_flight_tokens, self.num_stale_output_tokens
 
+    def hashes_up_to_now(self, tokens_per_hash: int) -> list[int]:
+        """Chained hashes of the known tokens, `tokens_per_hash` each; sampled tokens of steps in flight are not known yet."""
+        if (len(self.block_hashes) + 1) * tokens_per_hash <= len(self.token_ids):
+            extend_block_hashes(self.block_hashes, self.token_ids, tokens_per_hash)
+        return self.block_hashes
+
     def mark_stale(self) -> None:
         """Ends the generation: what is in flight comes back for nothing, or as tokens, and counts no more as computed."""
         self.num_stale_output_tokens = self.num_in_flight_tokens
@@ -89,12 +95,6 @@ class Request:
         self.num_draft_tokens = 0
         self.is_prefill_chunk = True
         self.generation += 1
-
-    def hashes_up_to_now(self, tokens_per_hash: int) -> list[int]:
-        """Chained hashes of the known tokens, `tokens_per_hash` each; sampled tokens of steps in flight are not known yet."""
-        if (len(self.block_hashes) + 1) * tokens_per_hash <= len(self.token_ids):
-            extend_block_hashes(self.block_hashes, self.token_ids, tokens_per_hash)
-        return self.block_hashes
 
 
 class StepIndices(NamedTuple):

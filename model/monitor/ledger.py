@@ -81,9 +81,10 @@ class Ledger:
 
     def give_up(self, block: int) -> bool:
         """One user's reference less; whether none is left."""
-        self.references[block] -= 1
-        self.shared_blocks -= self.users(block) == 1
-        return self.references[block] == 0
+        left = self.references[block] = self.references[block] - 1
+        if left:
+            self.shared_blocks -= self.users(block) == 1
+        return left == 0
 
     def not_held(self, request: str, group: int, index: int, block: int, held: int, line: int) -> None:
         """A release names a block that the request does not hold there."""

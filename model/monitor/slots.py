@@ -68,7 +68,7 @@ class StateMask(Mask):
 
     # ---- what the monitor asks ---------------------------------------------------------------------------------------
 
-    def needs(self, entry: Entry, group: int, index: int, lookahead: int, *, written: bool) -> bool | None:
+    def needs(self, entry: Entry, group: int, index: int, lookahead: int, written: bool) -> bool | None:
         recorded = _recorded(entry, group, written=written)
         if recorded is not None:
             return index in recorded
@@ -76,27 +76,30 @@ class StateMask(Mask):
             return True
         return None if index in (self.may_write(entry) if written else self.may_read(entry)) else False
 
-    def needs_now(self, entry: Entry, group: int, index: int, lookahead: int, *, written: bool) -> bool:
+    def needs_now(self, entry: Entry, group: int, index: int, lookahead: int, written: bool) -> bool:
         recorded = _recorded(entry, group, written=written)
         if recorded is not None:
             return index in recorded
         return index in (self.writes_now(entry) if written else self.reads_now(entry))
 
     def may_use(self, entry: Entry, group: int, index: int, lookahead: int) -> bool:
-        return any(self.needs(entry, group, index, lookahead, written=written) is not False for written in (False, True))
+        return any(self.needs(entry, group, index, lookahead, written) is not False for written in (False, True))
+
+    def may_use_some(self, entry: Entry, group: int, first: int, last: int, lookahead: int) -> bool:
+        return True
 
     def written(self, entry: Entry, group: int, lookahead: int) -> Iterable[int]:
         recorded = _recorded(entry, group, written=True)
         return [index for index in (self.may_write(entry) if recorded is None else recorded) if index < entry.lengths[group]]
 
     def written_span(self, entry: Entry, group: int, index: int, lookahead: int) -> tuple[int, int] | None:
-        if self.needs(entry, group, index, lookahead, written=True) is False:
+        if self.needs(entry, group, index, lookahead, True) is False:
             return None
-        return self.needed(entry, group, index, lookahead, written=True)
+        return self.needed(entry.start, entry.tokens, index, lookahead, True)
 
-    def needed(self, entry: Entry, group: int, index: int, lookahead: int, *, written: bool) -> tuple[int, int]:
+    def needed(self, start: int, tokens: int, index: int, lookahead: int, written: bool) -> tuple[int, int]:
         """The token after which the state is read, or written."""
-        token = entry.start + entry.tokens - 1 if written else max(entry.start - 1, 0)
+        token = start + tokens - 1 if written else max(start - 1, 0)
         return token, token
 
     def needed_next(self, computed: int, index: int) -> tuple[int, int]:
@@ -143,7 +146,7 @@ class Aligned(StateMask):
         return _if_one(self.may_read(entry))
 
     def may_read(self, entry: Entry) -> range:
-        return self._blocks(entry.start - entry.rejectable() - 1, entry.start - 1)
+        return self._blocks(entry.start - entry.rejectable - 1, entry.start - 1)
 
     def reads_now(self, entry: Entry) -> Indices:
         return self._blocks(entry.start - 1, entry.start - 1)
@@ -153,7 +156,7 @@ class Aligned(StateMask):
 
     def may_write(self, entry: Entry) -> range:
         last = entry.start + entry.tokens - 1
-        return self._blocks(last - entry.rejectable(), last)
+        return self._blocks(last - entry.rejectable, last)
 
     def writes_now(self, entry: Entry) -> Indices:
         last = entry.start + entry.tokens - 1

@@ -1,4 +1,4 @@
-"""Bounded model checking: the shortest trace that violates a property under a discipline, or the proof that none is as short.
+"""Bounded model checking: the shortest trace that violates a claim under a discipline, or the proof that none is as short.
 
 At each length, shortest first, the solver is asked for a violation at exactly that length, with any window, any block, any prompt. Every
 length below the answer was unsatisfiable, so the trace is a shortest one. Only then is a block size fixed and the numbers made small.
@@ -7,15 +7,16 @@ length below the answer was unsatisfiable, so the trace is a shortest one. Only 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from settled.model.algebra import BoolTerm, Int, IntTerm, as_int, both, int_variable
-from settled.model.explicit import Choice, Setting, after, guard, initial, violated
-from settled.model.properties import Property
+from settled.model.explicit import Choice, Claim, Move, Setting, after, guard, initial, violated
+from settled.model.kinds import Kind, SlidingWindow
 from settled.model.search.solver import Z3, Status
-from settled.model.values import concrete, leaves, symbols
+from settled.model.values import concrete
 
+WINDOW = int_variable("window")
 # Tried in this order for the trace that is shown; 4 reads well, 2 is the least at which rounding matters.
 BLOCK_SIZES = (4, 2, 1)
 
@@ -28,12 +29,13 @@ class UndecidedError(RuntimeError):
 class Shortest:
     """A shortest violating trace: its choices, and the numbers that the solver chose (tokens)."""
 
-    violates: Property
+    violates: Claim
     choices: tuple[Choice, ...]
+    kind: Kind
     prompt: int
-    window: int
     block_size: int
     token: int
+    drafts_max: int
     connector: bool
     seconds: float
 
@@ -43,29 +45,28 @@ class Shortest:
         return len(self.choices)
 
 
-def shortest_violation(setting: Setting, window: IntTerm, prop: Property, *, length_max: int = 8) -> Shortest | None:
-    """The shortest violation within `length_max` events; None if there is none, for any window, block and prompt.
+def shortest_violation(setting: Setting, claim: Claim, *, length_max: int = 8) -> Shortest | None:
+    """The shortest violation within `length_max` events; None if there is none, for any block, prompt, and parameter of the kind.
 
     Raises UndecidedError if the solver gives up at any length.
     """
     began = time.perf_counter()
     solver = Z3()
     state = initial(length_max)
-    formulas = {**setting.assumptions(), "window >= 1": window >= 1}
+    formulas = {**setting.assumptions(), "window >= 1": WINDOW >= 1}
     choices: list[Choice] = []
     for length in range(1, length_max + 1):
         choice = _symbolic_choice(length)
         formulas[f"event {length} can happen"] = guard(state, choice, setting)
-        following = after(state, choice, setting)
-        state = symbols(following, str(length))
-        formulas[f"state {length}"] = both(*(new == old for new, old in zip(leaves(state), leaves(following), strict=True)))
+        state = after(state, choice, setting)
         choices.append(choice)
-        query = {**formulas, "violation": violated(state, setting, prop)}
+        query = {**formulas, "violation": violated(state, setting, claim)}
         answer = solver.check(query)
         if answer.status is Status.UNKNOWN:
-            raise UndecidedError(f"{prop} under {setting.discipline.name}: no answer at length {length}: {answer.reason}")
+            raise UndecidedError(f"{claim.prop} under {setting.discipline.name}: no answer at length {length}: {answer.reason}")
         if answer.status is Status.SAT:
-            return _readable(solver, query, setting, window, prop, choices, began)
+            moves = [move == int(answer.values[move.args[0]]) for move in (as_int(choice.move) for choice in choices)]
+            return _readable(solver, {**query, "the same moves": both(*moves)}, setting, claim, choices, began)
     return None
 
 
@@ -77,8 +78,7 @@ def _readable(
     solver: Z3,
     query: dict[str, BoolTerm],
     setting: Setting,
-    window: IntTerm,
-    prop: Property,
+    claim: Claim,
     choices: Sequence[Choice],
     began: float,
 ) -> Shortest:
@@ -89,7 +89,7 @@ def _readable(
         hits = hits + choice.hit
         total = total + choice.tokens + choice.drafts + choice.rejected
     index = int_variable("table index")
-    objectives = [hits, setting.prompt, total, *(as_int(choice.move) for choice in choices), window, index]
+    objectives = [hits, setting.prompt, total, setting.drafts_max, WINDOW, index]
     non_negative = both(*(as_int(leaf) >= 0 for choice in choices for leaf in choice))
     for block_size in BLOCK_SIZES:
         answer = solver.minimize(
@@ -97,29 +97,40 @@ def _readable(
                 **query,
                 "table index": index >= 0,
                 "whole blocks": both(setting.first == index * block_size, setting.last == setting.first + (block_size - 1)),
-                "a window of two tokens or more": window >= 2,
+                "a window of two tokens or more": WINDOW >= 2,
                 "no negative choices": non_negative,
-                "hits of whole blocks": both(*(_is_multiple(choice.hit, block_size) for choice in choices)),
+                "hits of whole blocks": _are_multiples("hit", [choice.hit for choice in choices], block_size),
+                "tables of whole blocks": _are_multiples("slots", [choice.slots for choice in choices], block_size),
             },
             objectives,
         )
         if answer.status is Status.UNKNOWN:
-            raise UndecidedError(f"{prop} under {setting.discipline.name}: no answer for block size {block_size}: {answer.reason}")
+            raise UndecidedError(f"{claim.prop} under {setting.discipline.name}: no answer for block size {block_size}: {answer.reason}")
         if answer.status is Status.SAT:
-            values = {"window": 0, **answer.values}
             return Shortest(
-                prop,
-                tuple(concrete(choice, values) for choice in choices),
-                prompt=int(values["prompt"]),
-                window=int(values["window"]),
+                claim,
+                tuple(_told(concrete(choice, answer.values)) for choice in choices),
+                kind=_with_numbers(setting.kind, answer.values),
+                prompt=int(answer.values["prompt"]),
                 block_size=block_size,
-                token=int(values["token"]),
+                token=int(answer.values["token"]),
+                drafts_max=int(answer.values["drafts a step"]),
                 connector=setting.connector,
                 seconds=time.perf_counter() - began,
             )
-    raise UndecidedError(f"{prop} under {setting.discipline.name}: violated, but with none of the block sizes {BLOCK_SIZES}")
+    raise UndecidedError(f"{claim.prop} under {setting.discipline.name}: violated, but with none of the block sizes {BLOCK_SIZES}")
 
 
-def _is_multiple(tokens: Int, block_size: int) -> BoolTerm:
-    """Whether the tokens fill whole blocks; the division is by a constant."""
-    return as_int(tokens) == as_int(tokens) // block_size * block_size
+def _with_numbers(kind: Kind, values: Mapping[str, int | bool]) -> Kind:
+    """The kind with the window that the solver chose, if it has one."""
+    return SlidingWindow(int(values["window"])) if isinstance(kind, SlidingWindow) else kind
+
+
+def _told(choice: Choice) -> Choice:
+    """What a move does not read is 0."""
+    return choice if choice.move == Move.SCHEDULE else choice._replace(slots=0)
+
+
+def _are_multiples(name: str, tokens: Sequence[Int], block_size: int) -> BoolTerm:
+    """Whether each number of tokens fills whole blocks: how many is the solver's choice, which is easier than a division."""
+    return both(*(as_int(number) == int_variable(f"{name} {index}") * block_size for index, number in enumerate(tokens)))

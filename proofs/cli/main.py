@@ -22,6 +22,7 @@ COMMANDS = {
     "tour": "The whole story in one command: the proof, the break, the run, a real release.",
     "prove": "Prove the theorems: a row per obligation, covers, killers.",
     "refute": "Break a discipline: its shortest counterexample, then run it.",
+    "weigh": "Weigh the alternatives: what each breaks, what each costs.",
     "check": "Judge a recorded trace, event by event.",
     "doctor": "Say what is installed here, and what is missing.",
 }

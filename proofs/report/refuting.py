@@ -17,7 +17,8 @@ from rich.table import Table
 from settled.model.counters import Counters, settled
 from settled.model.events import Process, Release, Schedule
 from settled.model.explicit import SCOPE
-from settled.model.search.bounded import UndecidedError
+from settled.model.kinds import SlidingWindow
+from settled.model.search.bounded import Shortest, UndecidedError
 from settled.model.trace_io import encode_event, write_trace
 from settled.proofs.refutations import Counterexample, Refutation, Replayed, run_on_reference, search
 from settled.proofs.report.console import make_console
@@ -89,7 +90,7 @@ def _problem(refutation: Refutation, counterexample: Counterexample | None) -> s
 def _write(counterexample: Counterexample, replayed: Replayed | None, folder: Path) -> None:
     """The broken trace, and what the right discipline makes of the same decisions, for `settled check` to tell apart."""
     refutation = counterexample.refutation
-    name = f"{refutation.discipline.name}-{refutation.violates}"
+    name = refutation.name
     traces = {f"{name}.ndjson": counterexample.events}
     if replayed is not None:
         traces[f"{name}.right.ndjson"] = replayed.right_events
@@ -101,9 +102,7 @@ def _write(counterexample: Counterexample, replayed: Replayed | None, folder: Pa
 def print_outcome(console: Console, outcome: Outcome) -> None:
     """The picture of one refutation, why, and what its replay came to."""
     refutation = outcome.refutation
-    console.print(
-        f"\n[bold]{refutation.discipline.name}[/] ({escape(refutation.discipline.summary)}) violates [bold]{refutation.violates}[/]"
-    )
+    console.print(f"\n[bold]{refutation.discipline.name}[/] ({escape(refutation.discipline.summary)}) violates [bold]{refutation.what}[/]")
     if outcome.problem or outcome.counterexample is None:
         console.print(f"  [bold yellow]unknown[/] {escape(outcome.problem)}")
         return
@@ -112,7 +111,7 @@ def print_outcome(console: Console, outcome: Outcome) -> None:
     shortest = counterexample.shortest
     console.print(
         f"  shortest: {shortest.length} events; every shorter length is unsatisfiable ({SCOPE}). "
-        f"Here window {shortest.window}, block size {shortest.block_size}, prompt {shortest.prompt} tokens."
+        f"Here window {_window(shortest)}, block size {shortest.block_size}, prompt {shortest.prompt} tokens."
     )
     console.print(draw(enumerate(counterexample.events, start=1), violation, width=console.width, signs=signs_for(console.encoding)))
     console.print(f"  {why(counterexample)}", markup=False)
@@ -157,14 +156,19 @@ def _print_summary(console: Console, outcomes: Sequence[Outcome], code: Exit) ->
     table = Table("discipline", "property", "events", "window", "block size", "replay", "s")
     for outcome in outcomes:
         shortest = outcome.counterexample.shortest if outcome.counterexample else None
-        numbers = (str(shortest.length), str(shortest.window), str(shortest.block_size)) if shortest else ("-", "-", "-")
+        numbers = (str(shortest.length), _window(shortest), str(shortest.block_size)) if shortest else ("-", "-", "-")
         table.add_row(
-            outcome.refutation.discipline.name, outcome.refutation.violates, *numbers, _replay_word(outcome), f"{outcome.seconds:.1f}"
+            outcome.refutation.discipline.name, outcome.refutation.what, *numbers, _replay_word(outcome), f"{outcome.seconds:.1f}"
         )
     console.print()
     console.print(table)
     total = sum(outcome.seconds for outcome in outcomes)
     console.print(f"{len(outcomes)} refutations, {total:.1f} s; exit code {int(code)}", markup=False)
+
+
+def _window(shortest: Shortest) -> str:
+    """The window of a kind that has one, in tokens."""
+    return repr(shortest.kind.window) if isinstance(shortest.kind, SlidingWindow) else "-"
 
 
 def _replay_word(outcome: Outcome) -> str:
@@ -179,6 +183,8 @@ def _as_dict(outcome: Outcome) -> dict[str, Any]:
     plain: dict[str, Any] = {
         "discipline": outcome.refutation.discipline.name,
         "property": outcome.refutation.violates,
+        "contract": outcome.refutation.claim.contract,
+        "in_flight": outcome.refutation.claim.in_flight,
         "problem": outcome.problem,
         "seconds": round(outcome.seconds, 3),
     }
@@ -186,7 +192,7 @@ def _as_dict(outcome: Outcome) -> dict[str, Any]:
         shortest = outcome.counterexample.shortest
         plain |= {
             "length": shortest.length,
-            "window": shortest.window,
+            "window": shortest.kind.window if isinstance(shortest.kind, SlidingWindow) else None,
             "block_size": shortest.block_size,
             "prompt_tokens": shortest.prompt,
             "events": [json.loads(encode_event(event)) for event in outcome.counterexample.events],

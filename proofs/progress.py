@@ -1,0 +1,74 @@
+"""Whether requests finish: two small runs on the reference, both accepted at start-up. Runs, not proofs: theorem 9 is to come.
+
+The first has two requests that fill the pool between them, so that one must give way. The second has one request of maximum length in the
+smallest pool that start-up sizing accepts under the discipline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from settled.model.disciplines import Discipline
+from settled.model.specs import FullAttentionSpec, SlidingWindowSpec
+from settled.reference.admission import blocks_for_one_request
+from settled.reference.config import EngineConfig, StaleOutputMode
+from settled.reference.engine import Engine
+from settled.reference.scheduler import SchedulerError
+
+STEPS_MAX = 200
+
+_TWO_REQUESTS = EngineConfig(
+    groups=(FullAttentionSpec(block_size=2),),
+    num_blocks=4,
+    max_in_flight_steps=2,
+    max_num_batched_tokens=8,
+    max_num_seqs=2,
+    max_model_len=6,
+    stale_output_mode=StaleOutputMode.DROP,
+)
+_ONE_REQUEST = EngineConfig(
+    groups=(SlidingWindowSpec(block_size=4, window=2),),
+    num_blocks=2,
+    max_in_flight_steps=1,
+    max_num_batched_tokens=9,
+    max_num_seqs=1,
+    max_model_len=12,
+)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Steps until all is done, per run; None if it was not within STEPS_MAX steps, or nothing could move."""
+
+    two_requests: int | None
+    smallest_pool: int | None
+
+    @property
+    def finishes(self) -> bool:
+        return self.two_requests is not None and self.smallest_pool is not None
+
+
+def progress(discipline: Discipline) -> Progress:
+    """Both runs under a discipline."""
+    one = replace(_ONE_REQUEST, discipline=discipline)
+    one = replace(one, num_blocks=1 + blocks_for_one_request(one))
+    return Progress(_steps(replace(_TWO_REQUESTS, discipline=discipline), _add_two), _steps(one, _add_longest))
+
+
+def _steps(config: EngineConfig, add: Callable[[Engine], None]) -> int | None:
+    engine = Engine(config)
+    add(engine)
+    try:
+        return engine.run_to_idle(steps_max=STEPS_MAX)
+    except SchedulerError:  # no request can move, or too many steps
+        return None
+
+
+def _add_two(engine: Engine) -> None:
+    engine.add_request("a", 2)
+    engine.add_request("b", 2)
+
+
+def _add_longest(engine: Engine) -> None:
+    engine.add_request("a", engine.config.max_model_len - 1)

@@ -28,6 +28,8 @@ Indices = tuple[int, ...] | range
 class StateMask(Mask):
     """What all state kinds share: a step uses a few indices, each known or one of several that outputs to come decide between."""
 
+    keeps_states = True
+
     def __init__(self, kind: Kind, block_size: int) -> None:
         self.block_size = block_size
         index, basis = int_variable("index"), int_variable("basis")
@@ -95,7 +97,12 @@ class StateMask(Mask):
     def written_span(self, entry: Entry, group: int, index: int, lookahead: int) -> tuple[int, int] | None:
         if self.needs(entry, group, index, lookahead, True) is False:
             return None
-        return self.needed(entry.start, entry.tokens, index, lookahead, True)
+        token = self.written_token(entry, index)
+        return token, token
+
+    def written_token(self, entry: Entry, index: int) -> int:
+        """The token after which a step writes the state at an index."""
+        return entry.start + entry.tokens - 1
 
     def needed(self, start: int, tokens: int, index: int, lookahead: int, written: bool) -> tuple[int, int]:
         """The token after which the state is read, or written."""
@@ -220,6 +227,10 @@ class AlignedWithDrafts(StateMask):
     def _running(self, entry: Entry) -> int:
         """The running index of a step."""
         return (entry.end - 1) // self.block_size
+
+    def written_token(self, entry: Entry, index: int) -> int:
+        running = self._running(entry)
+        return (index + 1) * self.block_size - 1 if index < running else entry.end - entry.drafts - 1 + index - running
 
     def _filled(self, entry: Entry, rejected: int) -> int | None:
         """The index of the block into which the state at its end is copied after a step; None if no accepted token fills one."""

@@ -68,6 +68,11 @@ class Request:
         return len(self.token_ids) + self.num_output_placeholders - self.num_computed_tokens
 
     @property
+    def is_ready(self) -> bool:
+        """Whether it may start. Stale output that will be delivered comes first: it may sample what would be next."""
+        return self.num_stale_output_tokens == 0 or self.drop_stale_output
+
+    @property
     def is_finished(self) -> bool:
         return self.status is RequestStatus.FINISHED
 

@@ -165,7 +165,7 @@ class Residency:
         entry = watch.entry
         mask = _mask(entry.request, watch.group)
         written = mask.written_span(entry, watch.group, watch.table_index, self._lookahead)
-        if written is None:
+        if written is None or (mask.keeps_states and self._is_overwritten(watch, mask)):
             return
         if not self._ledger.has_content:
             reason = "a shared block is written, and no prefix-cache entries are recorded (no `content` in records)"
@@ -177,6 +177,18 @@ class Residency:
             self._findings.cannot_decide(Property.WRITE_OWNED, reason)
         elif not same:
             self.judge(watch, Loss.SHARED, line, taken_by)
+
+    def _is_overwritten(self, watch: Watch, mask: Mask) -> bool:
+        """Whether a later step of the generation leaves another state in the block. Steps run in order: whoever uses the block from now
+        on finds what the last of them writes, which is judged itself."""
+        entry, group, index = watch.entry, watch.group, watch.table_index
+        return any(
+            later.order > entry.order
+            and later.generation == entry.generation
+            and later.row_block(group, index) == watch.block
+            and mask.needs(later, group, index, self._lookahead, written=True) is True
+            for later in entry.request.unprocessed
+        )
 
     def undecidable(self, reason: str) -> None:
         """A loss that the trace cannot show to be harmless or harmful."""

@@ -222,6 +222,17 @@ def test_a_shared_state_is_that_after_its_hash(kit: Any, spec: MambaSpec, blocks
     assert trace.add("B").touch(1, request="B").found() == ({} if is_same else {"write_owned": {"shared[never released]": 1}})
 
 
+@pytest.mark.parametrize("tokens", [(3, 1), (1, 3), (2, 1)])
+def test_a_state_on_the_way_to_the_one_that_is_shared_is_overwritten(kit: Any, tokens: tuple[int, int]) -> None:
+    """Two steps of A end within block 1, whose hash stands for the state after four tokens: what the second leaves there counts."""
+    first, second = tokens
+    trace = kit.Builder(ALIGN, records=("content",)).add().allocate(1)
+    trace.put(ev.Cache(entries=(ev.CacheEntry(block=1, request="A", start=0, end=4),)))
+    trace.schedule(1, kit.entry(0, first, (1,))).schedule(2, kit.entry(first, second, ()))
+    found = trace.add("B").touch(1, request="B").found()
+    assert found == ({} if first + second == 4 else {"write_owned": {"shared[never released]": 1}})
+
+
 # ---- moves -----------------------------------------------------------------------------------------------------------
 
 

@@ -5,7 +5,8 @@ graph is built once and shared. `interpret.py` evaluates the graph on Python int
 
 Two sorts, integers and truth values; Python ints and bools stand for constants. There is no branching: asking a symbolic
 term for its truth raises TypeError (plain z3py answers False), use `select`, `both`, `either`, `negate`, `implies` instead.
-`//` floors; its divisor must be at least 1, which is checked for a constant and is an assumption of the theorem for a symbol.
+`//` floors, `%` is what it leaves; their divisor must be at least 1, which is checked for a constant and is an assumption of the
+theorem for a symbol.
 """
 
 from __future__ import annotations
@@ -68,6 +69,9 @@ class IntTerm(Term):
 
     def __rfloordiv__(self, other: int) -> IntTerm:
         return _arithmetic("//", other, self)
+
+    def __mod__(self, other: Int) -> IntTerm:
+        return self - self // other * other
 
     def __lt__(self, other: Int) -> BoolTerm:
         return _comparison("<", self, other)

@@ -57,7 +57,7 @@ class Case:
     prefix: Int = 0
 
 
-# The attention kinds. A prompt is one number, so it does not grow (`proofs/variants.py` shows what happens when it does).
+# The attention kinds. A prompt is one number, so it does not grow; `growing_prompt` shows what happens when it does.
 CASES: dict[str, Case] = {
     "sliding window": Case(SLIDING_WINDOW, {"window >= 1": WINDOW >= 1, "extra_retained >= 0": EXTRA >= 0}, gap=_extra_retained),
     "full attention": Case(FULL_ATTENTION),
@@ -145,6 +145,21 @@ def chunk_lemmas(_: Discipline) -> list[Obligation]:
         ),
         claim("a chunk starts at 0 or later exactly from 0 on", {**assumed, **chosen}, (start_x >= 0) == (x >= 0)),
         claim("chunks do not overlap", {**assumed, **chosen}, chunks_of(CHUNK, x, start_x, start_y)),
+    ]
+
+
+def growing_prompt(discipline: Discipline) -> list[Obligation]:
+    """R-SWA in a streaming session that extends the prompt: whatever was freed in the gap is read as soon as the prompt reaches past it."""
+    frees = R_SWA.frees_block(_FIRST, _LAST, _BASIS, discipline.rounding)
+    longer = int_variable("longer prompt")
+    hypotheses = {
+        **CASES["R-SWA"].assumptions,
+        "freed": both(frees, _FIRST >= 0, in_block(_TOKEN, _FIRST, _LAST)),
+        "the prompt grows past the token": both(longer > PROMPT, longer > _TOKEN),
+    }
+    return [
+        claim("the next query reads what was freed", hypotheses, RSWA(WINDOW, longer).reads(_BASIS, _TOKEN)),
+        claim("which the old prompt does not", hypotheses, negate(R_SWA.reads(_BASIS, _TOKEN))),
     ]
 
 

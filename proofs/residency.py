@@ -11,6 +11,7 @@ from settled.model.disciplines import (
     CALLBACK,
     CEIL,
     LOCAL_SUBTRACTION,
+    MAMBA_LOCAL,
     NO_FENCE,
     OPTIMISTIC,
     POOL_FENCE,
@@ -24,9 +25,10 @@ from settled.model.kinds import AnyShrinking
 from settled.model.properties import Contract, Property
 from settled.model.search.induction import Named, Obligation
 from settled.model.tracked import System, Tracked
+from settled.proofs import mamba
 from settled.proofs.counters import COUNTS, IN_ORDER_OUTPUT
 from settled.proofs.invariant import induction
-from settled.proofs.masks import CASES, Case, block_lemmas, chunk_lemmas, mask_lemmas
+from settled.proofs.masks import CASES, Case, block_lemmas, chunk_lemmas, growing_prompt, mask_lemmas
 from settled.proofs.theorem import Killer, Part, Theorem
 
 ANY_MASK = AnyShrinking(int_variable("token"))
@@ -38,11 +40,13 @@ NEXT_STEP = (*OWNED, "resident")
 IN_ORDER = (*COUNTS, "pruned", "row", "every writer is ordered")
 
 _ANY, _ANY_VLLM = "any shrinking mask", "any shrinking mask, max(0, C - F)"
+_SLOTS = "mamba align, slots"
 _NO_FENCE = "no fence, no load, any shrinking mask"
 NO_LOAD = {"every writer is ordered after the step": both(tracked.ORDERED, tracked.WAITS)}
 
 
 def residency(case: Case, discipline: Discipline) -> list[Obligation]:
+    """Theorem 3 for one kind."""
     return induction(case.kind, discipline, assumptions=case.assumptions, only=IN_USE, properties=_in_use)
 
 
@@ -66,6 +70,7 @@ def _in_order_use(state: Tracked, system: System) -> Named:
 
 
 def rollback(case: Case, discipline: Discipline) -> list[Obligation]:
+    """Theorem 4 for one kind."""
     return induction(case.kind, discipline, assumptions=case.assumptions, only=NEXT_STEP, properties=_after_rollback)
 
 
@@ -73,16 +78,18 @@ def _after_rollback(state: Tracked, system: System) -> Named:
     return {Property.ROLLBACK_RESIDENT: tracked_properties.rollback_resident(state, system)}
 
 
-_ENVIRONMENT = (
+ENVIRONMENT = (
     "needed-sets shrink, and no query reads a key after its own (both proved for each built-in kind)",
     "0 <= first <= token <= last, lookahead >= 0, window >= 1, chunk >= 1, sink >= 0, extra_retained >= 0",
-    "R-SWA: a request's prompt does not grow (a streaming session that extends it reads the gap)",
+    "R-SWA: a request's prompt does not grow (a streaming session that extends it reads the gap: proved below)",
     *IN_ORDER_OUTPUT,
     "the computed count falls only by rejections, and to 0 where a generation ends: no failed load, no external hit, no session",
     "a hit comes at computed = 0, into an empty table, in whole blocks",
     "a step has slots for its tokens and its lookahead when it is scheduled (positions from the maximum model length on are never written)",
     "a fresh block comes from the free ones, others release only what they hold, the null block is never handed out",
     "a request takes a block in use only through a prefix-cache hit, which means to write the same bytes",
+    "mamba: a step has at most K drafts, K the slots for them, and a step with drafts, or behind unprocessed ones, fits a block",
+    "mamba: a step may read any of the K + 1 slots of the step before, whatever was accepted; a block that moves is read at its old index",
 )
 
 READ_RESIDENT = Theorem(
@@ -93,13 +100,18 @@ READ_RESIDENT = Theorem(
         "kind whose needed-sets shrink, every block size, pipeline depth, and number of requests, under each contract. Without loads "
         "and under stream_order this needs no fence."
     ),
-    assumptions=_ENVIRONMENT,
+    assumptions=ENVIRONMENT,
     parts=(
         Part(_ANY, RIGHT, partial(residency, GENERIC)),
         Part(_ANY_VLLM, VLLM, partial(residency, GENERIC)),
         *(Part(title, RIGHT, partial(residency, case)) for title, case in CASES.items()),
         Part(_NO_FENCE, NO_FENCE, partial(in_order, GENERIC)),
         *(Part(f"mask: {title}", RIGHT, partial(mask_lemmas, case)) for title, case in CASES.items()),
+        Part("R-SWA, a prompt that grows", RIGHT, growing_prompt),
+        Part(_SLOTS, RIGHT, mamba.used_slots),
+        Part("mamba align, as a window of two", RIGHT, mamba.as_a_window),
+        Part("mask: mamba align, no drafts", RIGHT, mamba.align_lemmas),
+        Part("mask: mamba none", RIGHT, mamba.none_lemmas),
         Part("chunks", RIGHT, chunk_lemmas),
         Part("blocks", RIGHT, block_lemmas),
     ),
@@ -125,11 +137,12 @@ ROLLBACK_RESIDENT = Theorem(
         "After any rejection, preemption or abort, all that the next step reads is still in the request's table and not in the pool: no "
         "rollback makes a pruned block needed again."
     ),
-    assumptions=_ENVIRONMENT,
+    assumptions=ENVIRONMENT,
     parts=(
         Part(_ANY, RIGHT, partial(rollback, GENERIC)),
         Part(_ANY_VLLM, VLLM, partial(rollback, GENERIC)),
         *(Part(title, RIGHT, partial(rollback, case)) for title, case in CASES.items()),
+        Part(_SLOTS, RIGHT, mamba.next_slots),
     ),
     killers=(
         Killer(OPTIMISTIC, _ANY, "schedule another step", "pruned"),
@@ -137,5 +150,7 @@ ROLLBACK_RESIDENT = Theorem(
         Killer(CALLBACK, _ANY, "schedule another step", "pruned"),
         Killer(LOCAL_SUBTRACTION, _ANY, "schedule another step", "pruned"),
         Killer(STALE_APPLIED, _ANY, "process a stale step", "pruned"),
+        Killer(OPTIMISTIC, _SLOTS, "schedule another step", "held"),
+        Killer(MAMBA_LOCAL, _SLOTS, "schedule another step", "held"),
     ),
 )

@@ -13,6 +13,7 @@ from settled.model.kinds import in_block
 from settled.model.properties import Property
 from settled.model.search.induction import Obligation, with_axiom
 from settled.model.tracked import System
+from settled.proofs import mamba
 from settled.proofs.masks import CASES, Case
 from settled.proofs.theorem import Killer, Part, Theorem
 
@@ -74,19 +75,23 @@ TIGHT = Theorem(
         "For an unfinished request below the maximum model length, any block that the rule keeps and that holds a position below that "
         "length is read by some continuation: no rule frees more. Right after its own prune a request holds no whole block that the mask "
         "does not need from p on. The gap: extra retained tokens of a sliding window, and one key more than the mask needs in R-SWA, "
-        "are kept, and exactly those (the admission cap is another theorem's)."
+        "are kept, and exactly those (the admission cap is another theorem's). Mamba align: of a block below that of the last position."
     ),
     assumptions=(
         "the continuation: the step that starts at p runs (T2), then steps of one token each up to the query",
         "window >= 1, chunk >= 1, 0 <= stale <= in flight, p >= 0 (T2)",
         "the request prunes at every schedule, before it allocates",
+        "mamba align: no drafts (with them the block of the last settled token may be kept though its state stands in a slot behind it)",
     ),
     parts=(
         *(Part(title, RIGHT, partial(_tight, case)) for title, case in CASES.items()),
         *(Part(f"held_bounded, {title}", RIGHT, partial(_held_bounded, case)) for title, case in CASES.items()),
+        Part("mamba align", RIGHT, mamba.tight),
+        Part("held_bounded, mamba align", RIGHT, mamba.held_bounded),
     ),
     killers=(
         Killer(VLLM, "sliding window", "kept blocks are read", "the query reads the token"),
+        Killer(VLLM, "mamba align", "kept blocks are read", "the state is in the block"),
         Killer(VLLM, "held_bounded, sliding window", "schedule another step", Property.HELD_BOUNDED),
     ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from math import gcd
 
 from settled.model.disciplines import RIGHT, Discipline
 from settled.model.specs import CrossAttentionSpec, CustomSpec, KVCacheSpec, MambaSpec
@@ -27,7 +28,13 @@ class EngineConfig:
 
     `num_speculative_tokens` is the number of drafts that a decode step carries at most, `num_lookahead_tokens` the slots
     that a step may write past its tokens. `kv_consumer` says that a connector may load into pool blocks; `connector`, that
-    a connector is shown the table of every finished request. Raises ConfigError.
+    a connector is shown the table of every finished request.
+
+    `hash_block_size`: tokens that one hash of the prefix cache covers, a divisor of every block size (None: the greatest). If it is
+    given and smaller than a block, and all groups are full attention, a hit may end within a block, which is then copied.
+    `zero_fresh_blocks`: fresh blocks are zeroed before a step uses them (None: those of keys, if a group of states shares the pool, for
+    bytes of a state may read as NaN). `watermark`: the part of the pool that stays free when a request is admitted beside running ones.
+    Raises ConfigError.
     """
 
     groups: tuple[KVCacheSpec, ...]
@@ -39,6 +46,9 @@ class EngineConfig:
     num_lookahead_tokens: int = 0
     max_model_len: int = 16384
     enable_prefix_caching: bool = False
+    hash_block_size: int | None = None
+    zero_fresh_blocks: bool | None = None
+    watermark: float = 0.0
     kv_consumer: bool = False
     connector: bool = False
     stale_output_mode: StaleOutputMode = StaleOutputMode.DELIVER
@@ -56,9 +66,15 @@ class EngineConfig:
             "num_lookahead_tokens": 0,
             "max_model_len": 2,
         }
+        if self.hash_block_size is not None:
+            at_least["hash_block_size"] = 1
         for name, minimum in at_least.items():
             if getattr(self, name) < minimum:
                 raise ConfigError(f"{name} must be at least {minimum}, not {getattr(self, name)}")
+        if self.hash_block_size is not None and any(spec.block_size % self.hash_block_size for spec in self.cached_groups):
+            raise ConfigError(f"hash_block_size: {self.hash_block_size} does not divide every block size")
+        if not 0 <= self.watermark < 1:
+            raise ConfigError(f"watermark must be at least 0 and below 1, not {self.watermark}")
         for index, spec in enumerate(self.groups):
             problem = self._problem_with(spec)
             if problem is not None:
@@ -68,6 +84,24 @@ class EngineConfig:
     def max_in_flight_tokens(self) -> int:
         """M: tokens scheduled and not processed, at most: one full batch for every step of the pipeline."""
         return self.max_in_flight_steps * self.max_num_batched_tokens
+
+    @property
+    def cached_groups(self) -> tuple[KVCacheSpec, ...]:
+        """The groups whose blocks the prefix cache may know: all but states overwritten in place."""
+        return tuple([spec for spec in self.groups if not (isinstance(spec, MambaSpec) and spec.mode == "none")])
+
+    @property
+    def tokens_per_hash(self) -> int:
+        """Tokens that one hash covers."""
+        if self.hash_block_size is not None:
+            return self.hash_block_size
+        return gcd(*(spec.block_size for spec in self.cached_groups)) or 1
+
+    def zeroes(self, spec: KVCacheSpec) -> bool:
+        """Whether fresh blocks of a group are zeroed."""
+        if self.zero_fresh_blocks is not None:
+            return self.zero_fresh_blocks
+        return not isinstance(spec, MambaSpec) and any(isinstance(other, MambaSpec) for other in self.groups)
 
     def _problem_with(self, spec: KVCacheSpec) -> str | None:
         """Why the engine cannot serve a group; None if it can."""

@@ -175,9 +175,10 @@ class Engine:
 
     def _cached_entries(self) -> tuple[CacheEntry, ...]:
         return tuple(
-            CacheEntry(block=block.block_id, group=block.block_hash.group, hash=block.block_hash.value)
+            CacheEntry(block=block.block_id, group=block_hash.group, hash=block_hash.value)
             for block in self.scheduler.kv_cache_manager.block_pool.cached_blocks()
-            if block.block_hash is not None
+            for block_hash in (block.block_hash, block.partial_hash)
+            if block_hash is not None
         )
 
     # ---- inspection --------------------------------------------------------------------------------------------------

@@ -13,21 +13,24 @@ class PoolError(RuntimeError):
 
 
 class BlockHash(NamedTuple):
-    """What a full block holds: the chained hash of its tokens and all before them, for the layers of one group."""
+    """What a block holds: the chained hash of its tokens and all before them, for the layers of one group."""
 
     group: int
     value: int
 
 
 class KVCacheBlock:
-    """One block of the pool. `ref_cnt` counts the table entries that refer to it; `block_hash` is set while it is cached."""
+    """One block of the pool. `ref_cnt` counts the table entries, and other holders, that refer to it; `block_hash` is set while it is
+    cached, `partial_hash` while it is cached for the first of its tokens alone.
+    """
 
-    __slots__ = ("block_hash", "block_id", "next_free_block", "prev_free_block", "ref_cnt")
+    __slots__ = ("block_hash", "block_id", "next_free_block", "partial_hash", "prev_free_block", "ref_cnt")
 
     def __init__(self, block_id: int) -> None:
         self.block_id = block_id
         self.ref_cnt = 0
         self.block_hash: BlockHash | None = None
+        self.partial_hash: BlockHash | None = None
         self.prev_free_block: KVCacheBlock | None = None
         self.next_free_block: KVCacheBlock | None = None
 

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import lcm
 
 from settled.model.disciplines import FreeBasis, PruneFence
-from settled.model.events import PerGroup, ReleaseCause
+from settled.model.events import CacheEntry, PerGroup, ReleaseCause
 from settled.model.specs import ChunkedLocalAttentionSpec, MambaSpec, SlidingWindowSpec
 from settled.reference.admission import full_sequence_fits
 from settled.reference.config import EngineConfig
 from settled.reference.free_queue import KVCacheBlock
-from settled.reference.managers import MambaAlignManager, MambaManager, TableEntries, cdiv, count_free, make_manager
+from settled.reference.managers import (
+    FullAttentionManager,
+    MambaAlignManager,
+    MambaManager,
+    StateIndices,
+    TableEntries,
+    cdiv,
+    count_free,
+    make_manager,
+)
 from settled.reference.pool import BlockPool
 from settled.reference.prefix_cache import CacheHit
+from settled.reference.preparation import StepPreparation
 from settled.reference.recorder import Recorder
-from settled.reference.request import Request
+from settled.reference.request import Request, StepIndices
 
 
 def free_basis_tokens(basis: FreeBasis, computed: int, in_flight: int, stale: int, drafts_max: int = 0) -> int:
@@ -31,6 +42,11 @@ def free_basis_tokens(basis: FreeBasis, computed: int, in_flight: int, stale: in
         return max(0, computed - drafts_max)
     assert basis is FreeBasis.COMPUTED
     return computed
+
+
+def _copier(request: Request, group: int) -> str:
+    """Who holds the source of a copy-on-write, in the trace."""
+    return f"copy for {request.request_id}, generation {request.num_preemptions}, group {group}"
 
 
 class KVCacheManager:
@@ -55,6 +71,16 @@ class KVCacheManager:
         self.aligned = tuple([manager for manager in self.managers if isinstance(manager, MambaAlignManager)])
         self.holds_states = any(manager.holds_states for manager in self.managers)
         self.state_alignment = lcm(*(manager.block_size for manager in self.aligned))
+        self.preparation = StepPreparation(self.block_pool)
+        self.tokens_per_hash = config.tokens_per_hash
+        for manager, spec in zip(self.managers, config.groups, strict=True):
+            manager.hashes_per_block = spec.block_size // self.tokens_per_hash
+            manager.zeroes_fresh_blocks = config.zeroes(spec)
+        keeps_all = [manager for manager in self.managers if type(manager) is FullAttentionManager]
+        has_part = any(manager.hashes_per_block > 1 for manager in self.managers)
+        wanted = config.hash_block_size is not None and has_part and len(keeps_all) == len(self.managers)
+        self.partial_hits = tuple(keeps_all) if wanted else ()
+        self.watermark_blocks = int(config.watermark * config.num_blocks)
         self.hit_alignment = lcm(*(manager.block_size for manager in self.managers))
         self.no_hit = CacheHit(0, tuple([] for _ in self.managers))
 
@@ -70,14 +96,16 @@ class KVCacheManager:
         A group that finds less shortens the prefix for the others, and a window may then need other blocks: so look again
         until all agree. The length falls with every round, which bounds their number.
         """
-        length = request.num_tokens - 1 if max_hit_tokens is None else min(max_hit_tokens, request.num_tokens - 1)
         if not self.enable_caching:
             return self.no_hit
+        length = request.num_tokens - 1 if max_hit_tokens is None else min(max_hit_tokens, request.num_tokens - 1)
+        hashes = request.hashes_up_to_now(self.tokens_per_hash)
+        if self.partial_hits:
+            return self._partial_hit(hashes, length)
         length -= length % self.hit_alignment
         while length > 0:
             blocks: list[list[KVCacheBlock]] = []
             for manager in self.managers:
-                hashes = request.hashes_for(manager.block_size)
                 found = manager.find_longest_cache_hit(hashes, length, self.hit_alignment)
                 if len(found) * manager.block_size < length:
                     length = len(found) * manager.block_size
@@ -87,11 +115,30 @@ class KVCacheManager:
                 return CacheHit(length, tuple(blocks))
         return self.no_hit
 
+    def _partial_hit(self, hashes: Sequence[int], max_length: int) -> CacheHit:
+        """The hit may end within a block. Full attention needs every block before, so the shortest prefix serves all groups."""
+        found = [manager.find_longest_partial_hit(hashes, max_length, self.tokens_per_hash) for manager in self.partial_hits]
+        length = min(num_tokens for _, num_tokens in found)
+        if length == 0:
+            return self.no_hit
+        blocks = tuple([list(hit[: length // manager.block_size]) for manager, (hit, _) in zip(self.managers, found, strict=True)])
+        tails = tuple(
+            [
+                hit[length // manager.block_size] if length % manager.block_size else None
+                for manager, (hit, _) in zip(self.managers, found, strict=True)
+            ]
+        )
+        return CacheHit(length, blocks, tails if any(tails) else ())
+
     def cache_blocks(self, request: Request, num_tokens: int) -> None:
         """Lets other requests hit the full blocks among the first `num_tokens` tokens, which must be known."""
         if not self.enable_caching:
             return
-        entries = [entry for manager in self.managers for entry in manager.cache_blocks(request, num_tokens)]
+        entries: list[CacheEntry] = []
+        for manager in self.managers:
+            entries += manager.cache_blocks(request, num_tokens)
+        for manager in self.partial_hits:
+            entries += manager.cache_prompt_tail(request, num_tokens, self.tokens_per_hash)
         if entries and self.recorder is not None:
             self.recorder.cache(tuple(entries))
 
@@ -105,9 +152,11 @@ class KVCacheManager:
         hit: CacheHit | None = None,
         num_lookahead_tokens: int = 0,
         full_sequence_must_fit: bool = False,
+        keep_watermark: bool = False,
     ) -> PerGroup | None:
-        """Gives the request slots for `num_new_tokens` more tokens; per group the ids of fresh blocks, or None if there are
-        too few. `hit` is a cached prefix that a request without blocks starts from.
+        """Gives the request slots for `num_new_tokens` more tokens; per group the ids of new table entries, or None if the pool has
+        too few blocks. `hit` is a cached prefix that a request without blocks starts from; it must be able to finish its prefill if
+        `full_sequence_must_fit`, and leaves the watermark's blocks free if `keep_watermark`.
 
         Prune first: it may free what is needed, and it is right even if the allocation then fails. Then take in the hit
         of every group before the first fresh block, for a fresh block may be a hit block of another group that was free.
@@ -121,7 +170,7 @@ class KVCacheManager:
             needed = self._num_blocks_to_allocate(request, num_slots, num_tokens, first_indices)
             if needed > self.block_pool.get_num_free_blocks():
                 return None
-        elif not self._adopt(request, hit, num_slots, num_tokens, first_indices, full_sequence_must_fit):
+        elif not self._adopt(request, hit, num_slots, num_tokens, first_indices, full_sequence_must_fit, keep_watermark):
             return None
         new_blocks = tuple(
             [
@@ -129,6 +178,8 @@ class KVCacheManager:
                 for manager, first_index in zip(self.managers, first_indices, strict=True)
             ]
         )
+        if hit is not None and hit.tails:
+            self._copy_tails(request, hit)
         # Drafts and tokens still to be sampled are not known: no hash can stand for them.
         self.cache_blocks(request, min(num_tokens, request.num_tokens))
         return new_blocks
@@ -141,13 +192,15 @@ class KVCacheManager:
         num_tokens: int,
         first_indices: tuple[int, ...],
         full_sequence_must_fit: bool,
+        keep_watermark: bool,
     ) -> bool:
         """Puts the hit into the tables of a request that has none, if the pool can hold it and what the step adds."""
         kept = [
             manager.kept_of_hit(blocks, hit.num_tokens, request.num_prompt_tokens)
             for manager, blocks in zip(self.managers, hit.blocks, strict=True)
         ]
-        free_blocks = self.block_pool.get_num_free_blocks()
+        tails_free = count_free([tail for tail in hit.tails if tail is not None])
+        free_blocks = self.block_pool.get_num_free_blocks() - tails_free - (self.watermark_blocks if keep_watermark else 0)
         if full_sequence_must_fit and not full_sequence_fits(self.managers, request.num_tokens, kept, free_blocks):
             return False
         if any(manager.is_computed_this_step(kept[manager.group]) for manager in self.aligned):
@@ -161,7 +214,17 @@ class KVCacheManager:
             return False
         for manager, blocks in zip(self.managers, kept, strict=True):
             manager.add_local_computed_blocks(request.request_id, blocks)
+        for manager, tail in zip(self.managers, hit.tails, strict=False):
+            if tail is not None:
+                self.preparation.hold_source(_copier(request, manager.group), tail)
         return True
+
+    def _copy_tails(self, request: Request, hit: CacheHit) -> None:
+        """The block in which the hit ends is copied into the first fresh one of its group."""
+        for manager, tail in zip(self.managers, hit.tails, strict=True):
+            if tail is not None:
+                target = manager.req_to_blocks[request.request_id][hit.num_tokens // manager.block_size]
+                self.preparation.copy(_copier(request, manager.group), manager.group, tail, target)
 
     def remove_skipped_blocks(self, request: Request, cause: ReleaseCause) -> None:
         """Prunes the request's tables up to what the discipline's basis takes for granted."""
@@ -222,15 +285,15 @@ class KVCacheManager:
         end = min([stop for stop in (next_boundary, last_cacheable) if start < stop < end], default=end)
         return max(0, end - start)
 
-    def step_indices(self, request: Request, start: int, tokens: int, drafts: int) -> tuple[PerGroup, PerGroup] | None:
-        """Per group the table entries that a step may read and may write; None if the masks of all kinds tell."""
+    def step_indices(self, request: Request, start: int, tokens: int, drafts: int) -> StepIndices | None:
+        """The table entries that a step may read and may write; None if the masks of all kinds tell."""
         if not self.holds_states:
             return None
-        both = [
-            manager.step_indices(request, start, tokens, drafts) if isinstance(manager, MambaManager) else ((), ())
+        found = [
+            manager.step_indices(request, start, tokens, drafts) if isinstance(manager, MambaManager) else StateIndices((), (), True)
             for manager in self.managers
         ]
-        return tuple([reads for reads, _ in both]), tuple([writes for _, writes in both])
+        return StepIndices(tuple([each.reads for each in found]), tuple([each.writes for each in found]), all(each.known for each in found))
 
     # ---- whole-request frees -----------------------------------------------------------------------------------------
 

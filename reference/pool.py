@@ -13,10 +13,10 @@ PRUNE_FENCE = "prune fence"  # who holds, in the trace, the pruned blocks that w
 
 
 class PoolState(NamedTuple):
-    """All that a pool knows: references and hash of each block, by block id; the free queue; who stands for which hash; what it keeps
+    """All that a pool knows: references and hashes of each block, by block id; the free queue; who stands for which hash; what it keeps
     aside."""
 
-    blocks: tuple[tuple[int, BlockHash | None], ...]
+    blocks: tuple[tuple[int, BlockHash | None, BlockHash | None], ...]
     free: tuple[KVCacheBlock, ...]
     cached: dict[BlockHash, tuple[KVCacheBlock, ...]]
     aside: dict[int, tuple[KVCacheBlock, ...]]
@@ -40,6 +40,7 @@ class BlockPool:
         self.free_block_queue = FreeKVCacheBlockQueue(self.blocks[1:])
         # One hash can stand for several blocks: two requests may compute the same prefix at the same time.
         self._cached: dict[BlockHash, dict[int, KVCacheBlock]] = {}
+        self.to_zero: list[int] = []  # fresh blocks, by id, that the next step begins by zeroing
         self.prunes_wait_for = 0  # the step, by sequence number, that must be processed before what is pruned now is free
         self._num_steps_processed = 0
         self._aside: dict[int, list[KVCacheBlock]] = {}  # pruned blocks by the step that they wait for
@@ -55,7 +56,7 @@ class BlockPool:
             assert not block.is_null
             block.ref_cnt = 1
         if self.enable_caching:
-            self._evict([block for block in blocks if block.block_hash is not None])
+            self._evict([block for block in blocks if block.block_hash is not None or block.partial_hash is not None])
         return blocks
 
     def touch(self, blocks: Iterable[KVCacheBlock]) -> None:
@@ -82,7 +83,7 @@ class BlockPool:
                 raise PoolError(f"block {block.block_id} is freed, but nobody owns it")
             block.ref_cnt -= 1
             if block.ref_cnt == 0:
-                keep = self.enable_caching and block.block_hash is not None
+                keep = self.enable_caching and (block.block_hash is not None or block.partial_hash is not None)
                 (reused_last if keep else reused_first).append(block)
         self.free_block_queue.prepend_n(reused_first)
         self.free_block_queue.append_n(reused_last)
@@ -118,7 +119,7 @@ class BlockPool:
     def save(self) -> PoolState:
         """What `restore` needs to make the pool as it is now."""
         return PoolState(
-            tuple([(block.ref_cnt, block.block_hash) for block in self.blocks]),
+            tuple([(block.ref_cnt, block.block_hash, block.partial_hash) for block in self.blocks]),
             tuple(self.free_block_queue),
             {block_hash: tuple(blocks.values()) for block_hash, blocks in self._cached.items()},
             {sequence: tuple(blocks) for sequence, blocks in self._aside.items()},
@@ -126,8 +127,8 @@ class BlockPool:
 
     def restore(self, state: PoolState) -> None:
         """Makes the pool as it was when `state` was saved, the order of the free queue and of equal hashes included."""
-        for block, (ref_cnt, block_hash) in zip(self.blocks, state.blocks, strict=True):
-            block.ref_cnt, block.block_hash = ref_cnt, block_hash
+        for block, saved in zip(self.blocks, state.blocks, strict=True):
+            block.ref_cnt, block.block_hash, block.partial_hash = saved
             block.prev_free_block = block.next_free_block = None
         self.free_block_queue = FreeKVCacheBlockQueue(state.free)
         self._cached = {block_hash: {block.block_id: block for block in blocks} for block_hash, blocks in state.cached.items()}
@@ -148,20 +149,29 @@ class BlockPool:
         block.block_hash = block_hash
         self._cached.setdefault(block_hash, {})[block.block_id] = block
 
+    def cache_partial_block(self, block: KVCacheBlock, block_hash: BlockHash) -> None:
+        """Lets later requests hit the first tokens of this block, which its owner goes on to fill."""
+        assert self.enable_caching
+        assert block.ref_cnt > 0, f"{block} is free"
+        assert block.partial_hash is None, f"{block} is cached already"
+        block.partial_hash = block_hash
+        self._cached.setdefault(block_hash, {})[block.block_id] = block
+
     def cached_blocks(self) -> Sequence[KVCacheBlock]:
         """Every block with a hash, by block id."""
-        return [block for block in self.blocks if block.block_hash is not None]
+        return [block for block in self.blocks if block.block_hash is not None or block.partial_hash is not None]
 
     def _evict(self, blocks: Sequence[KVCacheBlock]) -> None:
         entries = []
         for block in blocks:
-            block_hash = block.block_hash
-            assert block_hash is not None
-            same_hash = self._cached[block_hash]
-            del same_hash[block.block_id]
-            if not same_hash:
-                del self._cached[block_hash]
-            block.block_hash = None
-            entries.append(CacheEntry(block=block.block_id, group=block_hash.group, hash=block_hash.value))
+            for block_hash in (block.block_hash, block.partial_hash):
+                if block_hash is None:
+                    continue
+                same_hash = self._cached[block_hash]
+                del same_hash[block.block_id]
+                if not same_hash:
+                    del self._cached[block_hash]
+                entries.append(CacheEntry(block=block.block_id, group=block_hash.group, hash=block_hash.value))
+            block.block_hash = block.partial_hash = None
         if entries and self.recorder is not None:
             self.recorder.evict(tuple(entries))

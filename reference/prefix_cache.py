@@ -17,10 +17,14 @@ _HASH_BITS = (1 << 60) - 1
 
 
 class CacheHit(NamedTuple):
-    """`num_tokens` of a prompt are in the cache; `blocks`, per group, hold them (null where no later step reads)."""
+    """`num_tokens` of a prompt are in the cache; `blocks`, per group, hold them (null where no later step reads).
+
+    `tails`: per group the cached block in which the hit ends, if it ends within one; empty if it ends between blocks in all groups.
+    """
 
     num_tokens: int
     blocks: tuple[list[KVCacheBlock], ...]
+    tails: tuple[KVCacheBlock | None, ...] = ()
 
 
 def hash_block_tokens(parent: int, token_ids: Sequence[int]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 from settled.model.events import (
     SCHEMA_VERSION,
@@ -12,6 +13,7 @@ from settled.model.events import (
     CacheEntry,
     Computed,
     Config,
+    Copy,
     Drop,
     End,
     Event,
@@ -29,6 +31,7 @@ from settled.model.events import (
     ScheduledRequest,
     State,
     Touch,
+    Zero,
 )
 from settled.reference.config import EngineConfig, StaleOutputMode
 from settled.reference.request import Request, StepOutput
@@ -58,7 +61,7 @@ class Recorder:
                 groups=config.groups,
                 num_lookahead_tokens=config.num_lookahead_tokens,
                 max_model_len=config.max_model_len,
-                records=("counters", "content", "holds", "copies"),
+                records=("counters", "content", "holds", "copies", "zero"),
             )
         )
 
@@ -96,8 +99,9 @@ class Recorder:
                 new_blocks=entry.new_blocks,
                 resumed=entry.resumed,
                 counters=entry.request.counters,
-                reads=entry.indices and entry.indices[0],
-                writes=entry.indices and entry.indices[1],
+                # Only what is certain: a reader takes them for what the step does, whatever is rejected.
+                reads=entry.indices.reads if entry.indices is not None and entry.indices.known else None,
+                writes=entry.indices.writes if entry.indices is not None and entry.indices.known else None,
             )
             for entry in step.entries
         )
@@ -137,11 +141,17 @@ class Recorder:
             )
         )
 
-    def hold(self, holder: str, blocks: Sequence[int]) -> None:
-        self.emit(Hold(holder=holder, kind="pin", blocks=tuple(blocks)))
+    def hold(self, holder: str, blocks: Sequence[int], *, kind: Literal["pin", "copy"] = "pin") -> None:
+        self.emit(Hold(holder=holder, kind=kind, blocks=tuple(blocks)))
 
     def drop(self, holder: str, blocks: Sequence[int], freed: Sequence[int]) -> None:
         self.emit(Drop(holder=holder, blocks=tuple(blocks), freed=tuple(freed)))
+
+    def copy(self, step: int, group: int, source: int, target: int) -> None:
+        self.emit(Copy(step=step, group=group, source=source, target=target))
+
+    def zero(self, step: int, blocks: Sequence[int]) -> None:
+        self.emit(Zero(step=step, blocks=tuple(blocks)))
 
     def cache(self, entries: tuple[CacheEntry, ...]) -> None:
         self.emit(Cache(entries=entries))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from settled.model.events import PerGroup
 from settled.reference.prefix_cache import extend_block_hashes
@@ -43,7 +44,7 @@ class Request:
     num_preemptions: int = 0
     last_step_sequence: int = 0  # of the last step that carries this request; 0 before the first
     unprocessed: deque[RequestStep] = field(default_factory=deque)  # oldest first; at most the pipeline depth
-    block_hashes: dict[int, list[int]] = field(default_factory=dict)  # per block size, of full blocks of known tokens
+    block_hashes: list[int] = field(default_factory=list)  # chained, of known tokens
 
     def __post_init__(self) -> None:
         self.token_ids = list(self.prompt_token_ids)
@@ -71,11 +72,20 @@ class Request:
         """(computed, in flight, stale)."""
         return self.num_computed_tokens, self.num_in_flight_tokens, self.num_stale_output_tokens
 
-    def hashes_for(self, block_size: int) -> list[int]:
-        """Chained hashes of the full blocks of known tokens; sampled tokens of steps in flight are not known yet."""
-        hashes = self.block_hashes.setdefault(block_size, [])
-        extend_block_hashes(hashes, self.token_ids, block_size)
-        return hashes
+    def hashes_up_to_now(self, tokens_per_hash: int) -> list[int]:
+        """Chained hashes of the known tokens, `tokens_per_hash` each; sampled tokens of steps in flight are not known yet."""
+        if (len(self.block_hashes) + 1) * tokens_per_hash <= len(self.token_ids):
+            extend_block_hashes(self.block_hashes, self.token_ids, tokens_per_hash)
+        return self.block_hashes
+
+
+class StepIndices(NamedTuple):
+    """Per group the table entries that a step may read and may write; nothing for kinds whose masks tell. Drafts in flight may leave
+    several slots open; `known` says that they do not, so that the step does read and write all of them."""
+
+    reads: PerGroup
+    writes: PerGroup
+    known: bool
 
 
 @dataclass(slots=True, eq=False)
@@ -84,7 +94,7 @@ class RequestStep:
 
     `samples` says that the step computes the last known token, so that it samples 1 token and up to `drafts` more.
     `stale` is what the scheduler believes; `generation` counts the preemptions before the step, whatever is believed.
-    `indices`: per group the table entries that the step may read and may write, where the mask does not tell (state kinds).
+    `indices`: of state kinds, whose masks do not tell.
     """
 
     request: Request
@@ -97,7 +107,7 @@ class RequestStep:
     resumed: bool
     generation: int
     stale: bool = False
-    indices: tuple[PerGroup, PerGroup] | None = None
+    indices: StepIndices | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,6 +186,7 @@ class Scheduler:
             hit=hit,
             num_lookahead_tokens=self.config.num_lookahead_tokens,
             full_sequence_must_fit=True,
+            keep_watermark=bool(self.running),
         )
         if new_blocks is None:
             return None
@@ -223,6 +224,7 @@ class Scheduler:
         self.kv_cache_manager.num_steps_scheduled = self.num_steps_scheduled
         step = StepOutput(step=self.next_step, sequence=self.num_steps_scheduled, entries=tuple(entries))
         self.next_step += 1
+        self.kv_cache_manager.preparation.dispatch(step.step, step.sequence)
         for entry in entries:
             request = entry.request
             request.num_computed_tokens += entry.tokens
@@ -312,6 +314,7 @@ class Scheduler:
             self.recorder.process(step.step, _processed(step.entries, settled))
         # All that this step and earlier ones write is written, and read: what waited for it may go.
         self.kv_cache_manager.block_pool.step_processed(step.sequence)
+        self.kv_cache_manager.preparation.processed(step.sequence)
         for free in self.fence.release(step.sequence):
             self.kv_cache_manager.free_deferred(free.request_id, free.tables)
         for entry, settlement in zip(step.entries, settled, strict=True):

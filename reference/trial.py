@@ -44,12 +44,14 @@ class _Before:
     def __init__(self, manager: KVCacheManager, requests: Sequence[Request], running: list[Request], waiting: deque[Request]) -> None:
         self.manager, self.running, self.waiting = manager, running, waiting
         self.pool: PoolState = manager.block_pool.save()
+        self.preparation = manager.preparation.save()
         self.tables = [(group, request.request_id, group.save(request.request_id)) for group in manager.managers for request in requests]
         self.requests = [(request, request.status, request.num_computed_tokens) for request in requests]
         self.queues = (tuple(running), tuple(waiting))
 
     def restore(self) -> None:
         self.manager.block_pool.restore(self.pool)
+        self.manager.preparation.restore(self.preparation)
         for group, request_id, state in self.tables:
             group.restore(request_id, state)
         for request, status, num_computed_tokens in self.requests:

@@ -84,6 +84,12 @@ def random_workload(seed: int, *, kinds: Sequence[str] = ALL_KINDS) -> Workload:
         connector=rng.random() < 0.4,
         stale_output_mode=rng.choice(tuple(StaleOutputMode)),
     )
+    # Drawn apart, so that a seed's run is not another one for them.
+    apart = Random(seed ^ 0xF1AE)
+    if config.cached_groups and apart.random() < 0.4:
+        finest = config.tokens_per_hash
+        config = replace(config, hash_block_size=apart.choice([size for size in range(1, finest + 1) if finest % size == 0]))
+    config = replace(config, zero_fresh_blocks=apart.choice((None, None, True)), watermark=apart.choice((0.0, 0.0, 0.05, 0.2)))
     # From a pool that just holds one request of maximum length to one without pressure.
     spare_blocks = rng.choice((0, 0, 1, 3, 8, 30, 200))
     return Workload(

@@ -18,7 +18,7 @@ from settled.model.events import (
 from settled.model.monitor import sharing
 from settled.model.monitor.live import BadEventError, Live
 from settled.model.monitor.slots import AlignedWithDrafts, StateMask
-from settled.model.monitor.state import Note, Request
+from settled.model.monitor.state import Entry, Note, Request
 from settled.model.monitor.violation import Loss
 
 PRUNE_CAUSES = frozenset({"window", "connector_finish"})
@@ -27,22 +27,26 @@ PRUNE_CAUSES = frozenset({"window", "connector_finish"})
 def allocate(live: Live, line: int, event: Allocate) -> None:
     """Fresh blocks enter a table; a step that is still watched on one of them loses it."""
     request = _placed(live, event)
-    table, group = request.begin_table(event.group), event.group
+    group, blocks, ledger = event.group, event.blocks, live.ledger
+    table = request.begin_table(group)
     if live.hides_moves:
-        _infer_moves(request, group, event.first_index, event.first_index + len(event.blocks))
+        _infer_moves(request, group, event.first_index, event.first_index + len(blocks))
     table.has_fresh = True
-    waits_for = live.waits_for(event.after)
-    for index, block in enumerate(event.blocks, start=event.first_index):
-        live.ledger.allocate(request, group, index, block, line)
-        live.residency.lost(block, Loss.REALLOCATED, line, f"request {request.name}")
+    waits_for = live.waits_for(event.after) if event.after else -1
+    watches = live.residency.watches
+    for index, block in enumerate(blocks, start=event.first_index):
+        ledger.allocate(request, group, index, block, line)
+        if block in watches:
+            live.residency.lost(block, Loss.REALLOCATED, line, f"request {request.name}")
         former = table.put(index, block)
         if former != NULL_BLOCK:
-            live.ledger.replaced(request, group, index, former, line)
+            ledger.replaced(request, group, index, former, line)
         if waits_for >= 0:
             live.waits[block] = waits_for
         elif live.waits:
             live.waits.pop(block, None)
-    live.bounds.grew(request, group, line)
+    if live.bounds.checked:
+        live.bounds.grew(request, group, line)
 
 
 def _infer_moves(request: Request, group: int, first_index: int, required: int) -> None:
@@ -84,57 +88,66 @@ def _placed(live: Live, event: Allocate | Touch) -> Request:
 
 def release(live: Live, line: int, event: Release) -> None:
     """A request gives up entries: each is nulled, and watched for the steps in flight that may use it."""
-    live.check_group(event.group)
-    live.check_blocks(event.blocks)
-    live.check_blocks(event.freed)
-    if len(event.indices) != len(event.blocks):
-        raise BadEventError(f"release has {len(event.indices)} indices and {len(event.blocks)} blocks: expected as many")
+    blocks, group = event.blocks, event.group
+    live.check_group(group)
+    live.check_blocks(blocks)
+    if event.freed != blocks:
+        live.check_blocks(event.freed)
+    if len(event.indices) != len(blocks):
+        raise BadEventError(f"release has {len(event.indices)} indices and {len(blocks)} blocks: expected as many")
     live.findings.saw_blocks = True
     request = live.requests.get(event.request)
-    freed = []
     if request is None:
-        for index, block in zip(event.indices, event.blocks, strict=True):
-            live.ledger.not_held(event.request, event.group, index, block, NULL_BLOCK, line)
-    else:
-        note = Note(request.name, line, event.cause, request.computed)
-        for index, block in zip(event.indices, event.blocks, strict=True):
-            if _release_one(live, line, request, event.group, index, block, note):
-                freed.append(block)
-    live.ledger.compare_freed(freed, event.freed, line, request or event.request)
-    if request is None:
+        for index, block in zip(event.indices, blocks, strict=True):
+            live.ledger.not_held(event.request, group, index, block, NULL_BLOCK, line)
+        live.ledger.compare_freed([], event.freed, line, event.request)
         return
+    freed = _release_all(live, line, request, event)
+    if event.freed != tuple(freed):
+        live.ledger.compare_freed(freed, event.freed, line, request)
     if event.cause in PRUNE_CAUSES and live.bounds.checked:
-        live.bounds.pruned(request, line, [event.group])
+        live.bounds.pruned(request, line, [group])
     if request.finished:
         live.forget_if_gone(request)
 
 
-def _release_one(live: Live, line: int, request: Request, group: int, index: int, block: int, note: Note) -> bool:
-    """Releases one entry; whether the block is free now."""
-    if note.cause == "deferred" and request.take_fenced(group, index, block):
-        return _let_go(live, line, request, group, index, block, note)
-    table = request.tables[group]
-    held = table.block_at(index)
-    if held != block or block == NULL_BLOCK:
-        moved = request.masks[group] is None and block != NULL_BLOCK and block in table.blocks
-        if not moved:
-            live.ledger.not_held(request.name, group, index, block, held, line)
-            return False
-        index = table.blocks.index(block)  # a kind whose moves are not recorded
-    table.take(index, note)
-    return _let_go(live, line, request, group, index, block, note)
+def _release_all(live: Live, line: int, request: Request, event: Release) -> list[int]:
+    """The blocks that are free now."""
+    group, indices = event.group, event.indices
+    table, is_deferred = request.tables[group], event.cause == "deferred"
+    note = Note(request.name, line, event.cause, request.computed)
+    held, moved, watches = table.blocks, table.moved, live.residency.watches
+    users: list[Entry] = []
+    if request.unprocessed and indices:
+        # What moved is seen at other indices than these.
+        users = list(request.unprocessed) if moved else live.residency.users(request, group, min(indices), max(indices))
+    freed = []
+    for index, block in zip(indices, event.blocks, strict=True):
+        if not (is_deferred and request.take_fenced(group, index, block)):
+            if block == NULL_BLOCK or not 0 <= index < len(held) or held[index] != block:
+                where = _where_it_moved(request, group, block)
+                if where is None:
+                    live.ledger.not_held(request.name, group, index, block, table.block_at(index), line)
+                    continue
+                index = where
+            table.take(index, note)
+        seen = (index, *(moved.pop(block) - {index})) if block in moved else (index,)
+        if users:
+            live.residency.released(users, group, seen, block, note)
+        if live.ledger.give_up(block):
+            if block in watches:
+                live.residency.lost(block, Loss.FREED, line)
+            freed.append(block)
+        # Otherwise, who shares it with the request's steps was told when they began to share.
+    return freed
 
 
-def _let_go(live: Live, line: int, request: Request, group: int, index: int, block: int, note: Note) -> bool:
-    """The request's reference is gone, its steps may still use the block; whether it is free now."""
-    moved = request.tables[group].moved
-    seen = (index, *(moved.pop(block) - {index})) if block in moved else (index,)
-    if request.unprocessed:
-        live.residency.released(request, group, seen, block, note)
-    if live.ledger.give_up(block):
-        live.residency.lost(block, Loss.FREED, line)
-        return True
-    return False  # who shares it with the request's steps was told when they began to share
+def _where_it_moved(request: Request, group: int, block: int) -> int | None:
+    """Where the table holds a block of a kind whose moves are neither recorded nor known."""
+    blocks = request.tables[group].blocks
+    if request.masks[group] is not None or block == NULL_BLOCK or block not in blocks:
+        return None
+    return blocks.index(block)
 
 
 def move(live: Live, line: int, event: Move) -> None:

@@ -38,7 +38,7 @@ class Bounds:
             if mask is None or not table.held or self._caps[group] is None:
                 continue
             if basis is None:
-                basis = masks.processed_tokens(request.computed, request.in_flight)[0]
+                basis = masks.processed_tokens(request.computed, request.in_flight)
             index = _below_need(table, mask, basis)
             if index is not None:
                 block = table.blocks[index]

@@ -48,11 +48,15 @@ class Ledger:
 
     def allocate(self, request: Request, group: int, index: int, block: int, line: int) -> None:
         """A fresh block enters a table."""
-        if block == NULL_BLOCK or self.references[block]:
+        references = self.references
+        if block == NULL_BLOCK or references[block]:
             self._refused(request, group, index, block, line)
-        if block != NULL_BLOCK:
-            self.add_reference(block)
-            self.cached.pop(block, None)
+            if block != NULL_BLOCK:
+                self.add_reference(block)
+        else:
+            references[block] = 1
+        if block in self.cached:
+            del self.cached[block]
 
     def touch(self, request: Request, group: int, index: int, block: int, line: int) -> None:
         """A cached block enters a table."""
@@ -80,9 +84,10 @@ class Ledger:
 
     def give_up(self, block: int) -> bool:
         """One user's reference less; whether none is left."""
-        self.references[block] -= 1
-        self.shared_blocks -= self.users(block) == 1
-        return self.references[block] == 0
+        left = self.references[block] = self.references[block] - 1
+        if left:
+            self.shared_blocks -= self.users(block) == 1
+        return left == 0
 
     def not_held(self, request: str, group: int, index: int, block: int, held: int, line: int) -> None:
         """A release names a block that the request does not hold there."""

@@ -51,6 +51,7 @@ class Live:
         self.findings = findings
         self.group_masks = GroupMasks(config.groups, custom)
         self.modelled = self.group_masks.modelled
+        self.modelled_count = sum(self.modelled)
         self.hides_moves = "copies" not in config.records  # an engine that records no moves
         self.ledger = Ledger(config.num_blocks, findings, knows_cache="content" in config.records)
         self.residency = Residency(config.num_lookahead_tokens, self.ledger, findings)
@@ -88,10 +89,11 @@ class Live:
         if name in self.requests:
             raise BadEventError(f"request {name!r} was added before: expected a name that is unique in the trace")
         masks = self.group_masks.of(prompt_tokens)
-        known = [(group, mask) for group, mask in enumerate(masks) if mask is not None]
-        if len(known) < sum(self.modelled):
+        tables = [Table(mask.kept if mask else 0) for mask in masks]
+        known = [(group, mask, tables[group]) for group, mask in enumerate(masks) if mask is not None]
+        if len(known) < self.modelled_count:
             self.residency.undecidable("a mask depends on the prompt of a request that is not known")
-        self.requests[name] = request = Request(name, [Table(mask.kept if mask else 0) for mask in masks], masks, known)
+        self.requests[name] = request = Request(name, tables, masks, known)
         return request
 
     def forget_if_gone(self, request: Request) -> None:

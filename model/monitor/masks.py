@@ -35,8 +35,11 @@ INDEX_MAX = 2**20  # no table is longer: the limit of an index in a trace
 
 def _compiled(define: Callable[..., Any], *inputs: str) -> Compiled:
     defined = define(*map(int_variable, inputs))
-    values = (defined,) if isinstance(defined, Term) else defined
-    return compile_terms([value if isinstance(value, Term) else as_int(value) for value in values], inputs)
+    return compile_terms([value if isinstance(value, Term) else as_int(value) for value in defined], inputs)
+
+
+def _value(define: Callable[..., Term], *inputs: str) -> Callable[..., Any]:
+    return compile_term(define(*map(int_variable, inputs)), inputs)
 
 
 # ---- counters: (computed, in flight, stale) and what an event adds to them, to the same three after it ----------------
@@ -46,9 +49,11 @@ counters_after_process = _compiled(
     lambda c, f, s, tokens, rejected: count.process(Counters(c, f, s), tokens, rejected, RIGHT), *"cfs", "tokens", "rejected"
 )
 counters_after_preempt = _compiled(lambda c, f, s: count.preempt(Counters(c, f, s), RIGHT), *"cfs")
-processed_tokens = _compiled(lambda c, f: count.processed(Counters(c, f, 0)), "c", "f")
-start_after_rejection = _compiled(
-    lambda start, rejected: lifetime.after_earlier_output(Step(True, False, start, 0, 0, 0), 0, rejected, same_generation=True).start,
+processed_tokens = _value(lambda c, f: count.processed(Counters(c, f, 0)), "c", "f")
+start_after_rejection = _value(
+    lambda start, rejected: as_int(
+        lifetime.after_earlier_output(Step(True, False, start, 0, 0, 0), 0, rejected, same_generation=True).start
+    ),
     "start",
     "rejected",
 )
@@ -79,6 +84,10 @@ class Mask(ABC):
         """Whether a step may read or write the block at an index."""
 
     @abstractmethod
+    def may_use_some(self, entry: Entry, group: int, first: int, last: int, lookahead: int) -> bool:
+        """Whether a step may read or write a block at an index from `first` to `last`; False only if it uses none."""
+
+    @abstractmethod
     def written(self, entry: Entry, group: int, lookahead: int) -> Iterable[int]:
         """The indices within the step's row that it may write."""
 
@@ -92,7 +101,10 @@ class Mask(ABC):
 
     @abstractmethod
     def absent(self, entry: Entry, group: int) -> Iterable[int]:
-        """The indices that a step may read, and through which its row names no block that its request holds."""
+        """The indices that a step may read, and through which its row names no block that its request holds.
+
+        If there are none, and by the shrinking of needed-sets none for a later start either, the table notes that as `clear_from`.
+        """
 
     @abstractmethod
     def gone(self, request: Request, group: int) -> Iterable[int]:
@@ -145,7 +157,7 @@ class TokenMask(Mask):
         """Let s be the start now, s' <= s where it may end. Before s' + tokens, whatever the step reads from s it also reads from s',
         by the shrinking of needed-sets or as a token of its own. Above, nothing is certain: what it would have written from s it may
         not touch at all from s'."""
-        start, tokens, rejectable = entry.start, entry.tokens, entry.rejectable()
+        start, tokens, rejectable = entry.start, entry.tokens, entry.rejectable
         if not rejectable:
             return self.needs_now(entry, group, index, lookahead, written=written)
         uses = self.writes_index if written else self.reads_index
@@ -159,17 +171,24 @@ class TokenMask(Mask):
         return self.reads_index(entry.start, entry.tokens, index)
 
     def may_use(self, entry: Entry, group: int, index: int, lookahead: int) -> bool:
-        rejectable = entry.rejectable()
+        rejectable = entry.rejectable
         start, tokens = entry.start - rejectable, entry.tokens + rejectable
         return self.reads_index(start, tokens, index) or self.writes_index(start, tokens + lookahead, index)
 
+    def may_use_some(self, entry: Entry, group: int, first: int, last: int, lookahead: int) -> bool:
+        last = min(last, (entry.start + entry.tokens + lookahead - 1) // self.block_size)
+        if first > last or self._shape is Shape.ANY:
+            return first <= last
+        may_use = self.may_use(entry, group, last, lookahead)
+        return may_use or (self._shape is Shape.ENDS and self.may_use(entry, group, first, lookahead))
+
     def written(self, entry: Entry, group: int, lookahead: int) -> range:
-        first = (entry.start - entry.rejectable()) // self.block_size
+        first = (entry.start - entry.rejectable) // self.block_size
         last = (entry.start + entry.tokens + lookahead - 1) // self.block_size
         return range(first, min(last + 1, entry.lengths[group]))
 
     def written_span(self, entry: Entry, group: int, index: int, lookahead: int) -> tuple[int, int] | None:
-        rejectable = entry.rejectable()
+        rejectable = entry.rejectable
         start, tokens = entry.start - rejectable, entry.tokens + rejectable + lookahead
         return self.written_tokens(start, tokens, index) if self.writes_index(start, tokens, index) else None
 
@@ -209,9 +228,11 @@ class TokenMask(Mask):
     def absent(self, entry: Entry, group: int) -> Iterable[int]:
         start, tokens, table = entry.start, entry.tokens, entry.request.tables[group]
         end = (start + tokens - 1) // self.block_size + 1
-        rejectable = entry.rejectable()
+        rejectable = entry.rejectable
         start, tokens = start - rejectable, tokens + rejectable
         if entry.lengths[group] >= end and not self._reads_some(start, tokens, table.doubt_from, min(table.sound_from, end)):
+            if table.sound_from <= end:
+                table.clear_from = start
             return ()
         known = max(entry.lengths[group], len(table.blocks))
         return [

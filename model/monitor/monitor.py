@@ -116,12 +116,12 @@ class Monitor:
         """Nothing more will be known of the steps in flight: their suspects are judged by the starts known, or counted."""
         live = self._live
         self._saw_counters |= live.counts.saw_counters
-        self._unjudged += live.residency.rollbacks_open + transfers.loads_unplaced(live)
+        self._unjudged += len(live.residency.rollbacks) + transfers.loads_unplaced(live)
         for record in live.steps.values():
             for entry in record.entries:
                 if judge:
                     live.residency.settle(entry)
-                self._unjudged += len(entry.suspects)
+                self._unjudged += len(entry.suspects or ())
 
     # ---- the verdict -------------------------------------------------------------------------------------------------
 

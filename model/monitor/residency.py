@@ -8,7 +8,7 @@ processed its step's true start is known, and its suspects are judged.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from settled.model.events import NULL_BLOCK
 from settled.model.monitor.findings import Findings
@@ -58,39 +58,44 @@ class Residency:
         self._findings = findings
         self._reads = _READ[findings.contract]
         self._writes = _WRITTEN[findings.contract]
-        self._watches: dict[int, list[Watch]] = {}
-        self._rollbacks: dict[str, _Rollback] = {}
+        self._harms = self._reads | self._writes
+        self.watches: dict[int, list[Watch]] = {}  # block → the steps that may use it though their request has released it
+        self.rollbacks: dict[str, _Rollback] = {}  # those that wait for a finish, or for an event that tells there is none
 
     # ---- what an unprocessed step may lose ---------------------------------------------------------------------------
 
-    def watches_of(self, block: int) -> list[Watch]:
-        """The steps that may use a block which their request has released."""
-        return self._watches.get(block, [])
-
-    def released(self, request: Request, group: int, indices: tuple[int, ...], block: int, note: Note | None) -> None:
-        """A request gives up a block, which steps see at one of the indices: the unprocessed ones that may use it are watched."""
-        mask = request.masks[group]
+    def users(self, request: Request, group: int, first: int, last: int) -> list[Entry]:
+        """The request's unprocessed steps that may use a block at a table index from `first` to `last`."""
+        mask, lookahead = request.masks[group], self._lookahead
         if mask is None:
-            return
-        for seen in indices:
-            for entry in request.unprocessed:
+            return []
+        return [entry for entry in request.unprocessed if mask.may_use_some(entry, group, first, last, lookahead)]
+
+    def released(self, users: list[Entry], group: int, indices: tuple[int, ...], block: int, note: Note | None) -> None:
+        """A request gives up a block, which steps see at one of the indices: those of `users` that may use it there are watched."""
+        for entry in users:
+            mask = _mask(entry.request, group)
+            for seen in indices:
                 if entry.row_block(group, seen) == block and mask.may_use(entry, group, seen, self._lookahead):
-                    self._watches.setdefault(block, []).append(Watch(entry, group, seen, block, note))
+                    self.watches.setdefault(block, []).append(Watch(entry, group, seen, block, note))
+                    if entry.watched is None:
+                        entry.watched = []
                     entry.watched.append(block)
 
     def lost(self, block: int, loss: Loss, line: int, taken_by: str | None = None) -> None:
         """Something happened to a block; whoever is watched on it may be harmed."""
-        watches = self._watches.get(block)
+        watches = self.watches.get(block)
         if not watches:
             return
-        for watch in watches:
-            self.judge(watch, loss, line, taken_by)
+        if loss in self._harms:
+            for watch in watches:
+                self.judge(watch, loss, line, taken_by)
         if loss is Loss.REALLOCATED:
-            self._watches[block] = [replace(watch, is_reissued=True) for watch in watches]
+            self.watches[block] = [Watch(watch.entry, watch.group, watch.table_index, block, watch.note, True) for watch in watches]
 
     def judge(self, watch: Watch, loss: Loss, line: int, taken_by: str | None = None) -> None:
         """Reports what is certain of a loss, and keeps what is not as a suspect."""
-        entry, group, index = watch.entry, watch.group, watch.index
+        entry, group, index = watch.entry, watch.group, watch.table_index
         mask = _mask(entry.request, group)
         for written in (False, True):
             if loss not in (self._writes if written else self._reads):
@@ -101,12 +106,14 @@ class Residency:
                 if needs:
                     self._report(suspect)
                 else:
+                    if entry.suspects is None:
+                        entry.suspects = []
                     entry.suspects.append(suspect)
 
     def shared(self, watch: Watch, line: int, taken_by: str) -> None:
         """Others hold a block of a step's row: it may write there only what the block's hash stands for."""
         entry = watch.entry
-        written = _mask(entry.request, watch.group).written_span(entry, watch.group, watch.index, self._lookahead)
+        written = _mask(entry.request, watch.group).written_span(entry, watch.group, watch.table_index, self._lookahead)
         if written is None:
             return
         if not self._ledger.has_content:
@@ -127,27 +134,29 @@ class Residency:
 
     def settle(self, entry: Entry) -> None:
         """The step's true start is known: its suspects are judged, and it is watched no longer."""
-        for suspect in entry.suspects:
+        for suspect in entry.suspects or ():
             watch = suspect.watch
             mask = _mask(entry.request, watch.group)
-            if mask.needs_now(entry, watch.group, watch.index, self._lookahead, written=suspect.written):
+            if mask.needs_now(entry, watch.group, watch.table_index, self._lookahead, written=suspect.written):
                 self._report(suspect)
-        entry.suspects.clear()
-        for block in entry.watched:
-            kept = [watch for watch in self._watches.get(block, ()) if watch.entry is not entry]
+        for block in entry.watched or ():
+            kept = [watch for watch in self.watches.get(block, ()) if watch.entry is not entry]
             if kept:
-                self._watches[block] = kept
+                self.watches[block] = kept
             else:
-                self._watches.pop(block, None)
+                self.watches.pop(block, None)
+        entry.suspects = entry.watched = None
 
     # ---- at the schedule ---------------------------------------------------------------------------------------------
 
     def scheduled(self, entry: Entry, line: int) -> None:
         """Every table entry that the step reads or writes must name a block of its request."""
-        for group, mask in entry.request.modelled:
+        lowest, end, lengths = entry.start - entry.rejectable, entry.start + entry.tokens, entry.lengths
+        for group, mask, table in entry.request.modelled:
+            if lowest >= table.clear_from and lengths[group] * mask.block_size >= end:
+                continue
             for index in mask.absent(entry, group):
-                note = entry.request.tables[group].notes.get(index)
-                self.judge(Watch(entry, group, index, entry.row_block(group, index), note), Loss.ABSENT, line)
+                self.judge(Watch(entry, group, index, entry.row_block(group, index), table.notes.get(index)), Loss.ABSENT, line)
 
     # ---- rollbacks ---------------------------------------------------------------------------------------------------
 
@@ -157,29 +166,24 @@ class Residency:
         If that very output ends the request there is no next step; the events after it tell.
         """
         missing: list[tuple[int, int, Note | None]] = []
-        for group, mask in request.modelled:
-            missing += [(group, index, request.tables[group].notes.get(index)) for index in mask.gone(request, group)]
+        for group, mask, table in request.modelled:
+            missing += [(group, index, table.notes.get(index)) for index in mask.gone(request, group)]
         if missing:
-            self._rollbacks[request.name] = _Rollback(request, line, request.computed, rejected, tuple(missing))
+            self.rollbacks[request.name] = _Rollback(request, line, request.computed, rejected, tuple(missing))
 
     def finished(self, request: Request) -> None:
         """There is no next step."""
-        if self._rollbacks:
-            self._rollbacks.pop(request.name, None)
+        if self.rollbacks:
+            self.rollbacks.pop(request.name, None)
 
     def no_finish_followed(self, request: Request | None = None) -> None:
         """What waited for a finish is reported: of one request, or of all."""
-        if not self._rollbacks:
+        if not self.rollbacks:
             return
-        for name in [request.name] if request else list(self._rollbacks):
-            found = self._rollbacks.pop(name, None)
+        for name in [request.name] if request else list(self.rollbacks):
+            found = self.rollbacks.pop(name, None)
             if found:
                 self._report_rollback(found)
-
-    @property
-    def rollbacks_open(self) -> int:
-        """Rollbacks that wait for a finish, or for an event that tells there is none."""
-        return len(self._rollbacks)
 
     # ---- reports -----------------------------------------------------------------------------------------------------
 
@@ -187,14 +191,14 @@ class Residency:
         watch, loss = suspect.watch, suspect.loss
         entry, note = watch.entry, watch.note
         mask = _mask(entry.request, watch.group)
-        needed = mask.needed(entry, watch.group, watch.index, self._lookahead, written=suspect.written)
+        needed = mask.needed(entry, watch.group, watch.table_index, self._lookahead, written=suspect.written)
         if loss is Loss.ABSENT:
             happened = _absent_text(watch, note)
         else:
             happened = f"{_release_text(note)}{_HOW[loss].format(suspect.taken_by)} while the step was unprocessed"
         verb = "writes" if suspect.written else "reads"
         step = f"step {entry.step} of request {entry.request.name} {verb} {tokens_text(needed)}"
-        where = f"through index {watch.index} of its table in group {watch.group} (block {watch.block})"
+        where = f"through index {watch.table_index} of its table in group {watch.group} (block {watch.block})"
         self._findings.add(
             Violation(
                 property=self._property_of(suspect, mask),
@@ -205,7 +209,7 @@ class Residency:
                 step=entry.step,
                 request=entry.request.name,
                 group=watch.group,
-                index=watch.index,
+                index=watch.table_index,
                 block=watch.block,
                 needed=needed,
                 freed_by=note.request if note else None,
@@ -220,7 +224,7 @@ class Residency:
         if suspect.written:
             return Property.WRITE_OWNED
         note = suspect.watch.note
-        if suspect.loss is Loss.ABSENT and note and mask.may_free_index(suspect.watch.index, note.computed):
+        if suspect.loss is Loss.ABSENT and note and mask.may_free_index(suspect.watch.table_index, note.computed):
             return Property.ROLLBACK_RESIDENT
         return Property.READ_RESIDENT
 

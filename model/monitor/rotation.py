@@ -76,7 +76,7 @@ def _began_before(live: Live, request: Request) -> None:
     """Its earlier steps are not known."""
     request.generation = RESTORED_GENERATION
     request.is_restored = True
-    if any(isinstance(mask, AlignedWithDrafts) for _, mask in request.modelled):
+    if any(isinstance(mask, AlignedWithDrafts) for _, mask, _ in request.modelled):
         live.residency.undecidable("which of a request's states its next step reads is not known where a trace starts in mid-run")
 
 
@@ -89,6 +89,7 @@ def _restore_tables(live: Live, line: int, request: Request, tables: tuple[tuple
                 table.put(index, block)
                 live.ledger.add_reference(block)
         table.replace_row(blocks)
+    request.row_changed()
     request.is_new_to_worker = not any(any(blocks) for blocks in tables)
 
 
@@ -110,6 +111,7 @@ def _restore_entry(live: Live, record: StepRecord, part: UnprocessedRequest) -> 
         rows,
         [len(row) for row in rows],
         part.start + part.tokens,
+        rejectable=sum(earlier.drafts for earlier in request.unprocessed if earlier.generation == generation),
         stale=not part.live,
         previous=request.last,
     )
@@ -118,7 +120,8 @@ def _restore_entry(live: Live, record: StepRecord, part: UnprocessedRequest) -> 
     request.unprocessed.append(entry)
     request.is_new_to_worker = False
     for group, row in enumerate(rows):
+        users = [entry] if request.masks[group] is not None else []
         for index, block in enumerate(row):
             if block != NULL_BLOCK and request.tables[group].block_at(index) != block:
-                live.residency.released(request, group, (index,), block, None)
+                live.residency.released(users, group, (index,), block, None)
     return entry

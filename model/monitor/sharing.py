@@ -12,7 +12,7 @@ from settled.model.monitor.state import Entry, Watch
 def scheduled(live: Live, entry: Entry, line: int) -> None:
     """A step starts: each block that it may write has one user, or a hash that stands for what is written."""
     lookahead = live.config.num_lookahead_tokens
-    for group, mask in entry.request.modelled:
+    for group, mask, _ in entry.request.modelled:
         for index in mask.written(entry, group, lookahead):
             block = entry.row_block(group, index)
             if live.ledger.users(block) > 1:
@@ -24,7 +24,7 @@ def joined(live: Live, block: int, line: int, taken_by: str) -> None:
     if live.steps and block != NULL_BLOCK:
         for watch in list(_writers(live, block)):
             live.residency.shared(watch, line, taken_by)
-    for watch in live.residency.watches_of(block):
+    for watch in live.residency.watches.get(block, ()):
         if not watch.is_reissued:
             live.residency.shared(watch, line, taken_by)
 
@@ -34,7 +34,7 @@ def _writers(live: Live, block: int) -> Iterator[Watch]:
     lookahead = live.config.num_lookahead_tokens
     for record in live.steps.values():
         for entry in record.entries:
-            for group, mask in entry.request.modelled:
+            for group, mask, _ in entry.request.modelled:
                 for index in mask.written(entry, group, lookahead):
                     if entry.row_block(group, index) == block and entry.request.tables[group].holds_as_seen(index, block):
                         yield Watch(entry, group, index, block, None)

@@ -85,6 +85,9 @@ class StateMask(Mask):
     def may_use(self, entry: Entry, group: int, index: int, lookahead: int) -> bool:
         return any(self.needs(entry, group, index, lookahead, written=written) is not False for written in (False, True))
 
+    def may_use_some(self, entry: Entry, group: int, first: int, last: int, lookahead: int) -> bool:
+        return True
+
     def written(self, entry: Entry, group: int, lookahead: int) -> Iterable[int]:
         recorded = _recorded(entry, group, written=True)
         return [index for index in (self.may_write(entry) if recorded is None else recorded) if index < entry.lengths[group]]
@@ -143,7 +146,7 @@ class Aligned(StateMask):
         return _if_one(self.may_read(entry))
 
     def may_read(self, entry: Entry) -> range:
-        return self._blocks(entry.start - entry.rejectable() - 1, entry.start - 1)
+        return self._blocks(entry.start - entry.rejectable - 1, entry.start - 1)
 
     def reads_now(self, entry: Entry) -> Indices:
         return self._blocks(entry.start - 1, entry.start - 1)
@@ -153,7 +156,7 @@ class Aligned(StateMask):
 
     def may_write(self, entry: Entry) -> range:
         last = entry.start + entry.tokens - 1
-        return self._blocks(last - entry.rejectable(), last)
+        return self._blocks(last - entry.rejectable, last)
 
     def writes_now(self, entry: Entry) -> Indices:
         last = entry.start + entry.tokens - 1

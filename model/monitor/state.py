@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from settled.model.events import NULL_BLOCK, PerGroup
 from settled.model.monitor.violation import Loss
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from settled.model.monitor.masks import Mask
 
 RESTORED_GENERATION = 1  # of requests that stand in a `state`
+FAR = 2**62  # past every position
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(NamedTuple):
     """Who released a table entry: where, why, and the optimistic computed count at that moment."""
 
     request: str
@@ -45,6 +45,7 @@ class Table:
     row: list[int] = field(default_factory=list)
     doubt_from: int = 0
     sound_from: int = 0
+    clear_from: int = FAR  # a step that starts there or later reads nothing of what must be looked at
     held: int = 0
     lowest: int = 0
     has_fresh: bool = False  # fresh blocks entered it in this generation
@@ -122,10 +123,12 @@ class Table:
         """The worker's row starts over; steps in flight keep the old one."""
         self.row = list(new_blocks)
         self.doubt_from = self.sound_from = 0
+        self.clear_from = FAR
         self._doubt_what_differs(0, max(len(self.row), len(self.blocks)))
 
     def _doubt(self, begin: int, end: int) -> None:
         """The entries from `begin` to `end` - 1 must be looked at; so are those between them and the others."""
+        self.clear_from = FAR
         if self.doubt_from >= self.sound_from:
             self.doubt_from, self.sound_from = begin, end
             return
@@ -155,7 +158,7 @@ class Request:
     name: str
     tables: list[Table]
     masks: list[Mask | None]
-    modelled: list[tuple[int, Mask]]  # the groups that have a mask
+    modelled: list[tuple[int, Mask, Table]]  # the groups that have a mask
     computed: int = 0
     in_flight: int = 0
     stale: int = 0
@@ -166,6 +169,8 @@ class Request:
     last: Entry | None = None
     unprocessed: deque[Entry] = field(default_factory=deque)
     fenced: list[tuple[int, list[int]]] = field(default_factory=list)  # (group, table) of ended generations, oldest first
+    rows: list[list[int]] = field(default_factory=list)  # the worker's, one a group; steps share this list until one is replaced
+    lengths: list[int] = field(default_factory=list)  # of the rows; steps share this list until one grows
 
     @property
     def is_gone(self) -> bool:
@@ -176,6 +181,11 @@ class Request:
         """The generation is over: its tables are given up, at once or by a deferred release."""
         for table in self.tables:
             table.is_over = True
+
+    def row_changed(self) -> None:
+        """A row was replaced or grew: the steps before keep theirs."""
+        self.rows = [table.row for table in self.tables]
+        self.lengths = [len(row) for row in self.rows]
 
     def begin_table(self, group: int) -> Table:
         """The table of the present generation; what the last one still holds there is behind the fence."""
@@ -205,9 +215,10 @@ class Request:
 class Entry:
     """One request's part in an unprocessed step.
 
-    `start` is its true start as far as it is known: it falls when an earlier step of its generation rejects tokens; `end` is where it
-    was scheduled to end. `rows` and `lengths` are the worker's rows as they stood at the schedule. `suspects` wait for the true start.
-    `previous` is the step of the same generation before it, `rejected` what its own output rejected, once that is known.
+    `start` is its true start as far as it is known: it falls when an earlier step of its generation rejects tokens, and `rejectable` is
+    how far it may still fall, the drafts of those that are unprocessed. `end` is where the step was scheduled to end. `rows` and
+    `lengths` are the worker's rows as they stood at the schedule. `suspects` wait for the true start. `previous` is the step of the same
+    generation before it, `rejected` what its own output rejected, once that is known.
     """
 
     step: int
@@ -220,31 +231,21 @@ class Entry:
     rows: list[list[int]]
     lengths: list[int]
     end: int
+    rejectable: int
     reads: PerGroup | None = None
     writes: PerGroup | None = None
     stale: bool = False
     previous: Entry | None = None
     rejected: int | None = None
-    suspects: list[Suspect] = field(default_factory=list)
-    watched: list[int] = field(default_factory=list)
-
-    def rejectable(self) -> int:
-        """How far the true start may still fall: the drafts of earlier steps of its generation, in tokens."""
-        drafts = 0
-        for earlier in self.request.unprocessed:
-            if earlier is self:
-                break
-            if earlier.generation == self.generation:
-                drafts += earlier.drafts
-        return drafts
+    suspects: list[Suspect] | None = None
+    watched: list[int] | None = None
 
     def row_block(self, group: int, index: int) -> int:
         """The block that the step sees at a table index; null past the row's end."""
         return self.rows[group][index] if index < self.lengths[group] else NULL_BLOCK
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Watch:
+class Watch(NamedTuple):
     """An entry of an unprocessed step's row that the request has released: the block is no longer protected by its reference.
 
     `is_reissued`: it was given out as a fresh block since; who holds it now shares nothing with the step.
@@ -252,14 +253,13 @@ class Watch:
 
     entry: Entry
     group: int
-    index: int
+    table_index: int
     block: int
     note: Note | None
     is_reissued: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Suspect:
+class Suspect(NamedTuple):
     """A loss that is a violation only if the step's true start, once known, makes it need the block."""
 
     watch: Watch

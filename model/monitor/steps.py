@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from settled.model.events import Process, Schedule, ScheduledRequest
+from collections.abc import Iterable
+
+from settled.model.events import Process, ProcessedRequest, Schedule, ScheduledRequest
 from settled.model.monitor import masks, sharing, transfers
 from settled.model.monitor.live import BadEventError, Live, StepRecord
 from settled.model.monitor.state import Entry, Request
@@ -11,40 +13,53 @@ from settled.model.monitor.state import Entry, Request
 def schedule(live: Live, line: int, event: Schedule) -> None:
     """A step is dispatched. Before it, each request has pruned; from here on it reads through its rows as they stand."""
     _check_step(live, event)
-    live.residency.no_finish_followed()
-    transfers.step_came(live, event.step)
+    residency, counts, bounds, ledger = live.residency, live.counts, live.bounds, live.ledger
+    if residency.rollbacks:
+        residency.no_finish_followed()
+    if live.transfers:
+        transfers.step_came(live, event.step)
     record = StepRecord(event.step, live.next_order)
     live.next_order += 1
     live.steps[event.step] = record
-    live.findings.saw_steps |= bool(event.requests)
+    if event.requests:
+        live.findings.saw_steps = True
     for scheduled in event.requests:
         request = live.request(scheduled.request)
         _check_scheduled(live, scheduled, request)
-        live.counts.before_schedule(request, scheduled.start, line, event.step)
-        if live.bounds.checked:
-            live.bounds.pruned(request, line)
+        if scheduled.start != request.computed:
+            counts.before_schedule(request, scheduled.start, line, event.step)
+        if bounds.checked:
+            bounds.pruned(request, line)
         entry = _dispatch(record, request, scheduled)
-        live.counts.scheduled(request, scheduled.tokens)
-        live.counts.compare(request, scheduled.counters, line, event.step)
-        live.residency.scheduled(entry, line)
-        if live.ledger.shared_blocks:
+        counts.scheduled(request, scheduled.tokens)
+        if scheduled.counters is not None:
+            counts.compare(request, scheduled.counters, line, event.step)
+        residency.scheduled(entry, line)
+        if ledger.shared_blocks:
             sharing.scheduled(live, entry, line)
 
 
 def _check_step(live: Live, event: Schedule) -> None:
+    requests = event.requests
     if event.step in live.steps:
         raise BadEventError(f"step {event.step} is unprocessed already: expected a new step")
     depth = live.config.max_in_flight_steps
-    if event.requests and len(live.steps) >= depth and sum(1 for record in live.steps.values() if record.entries) >= depth:
+    if requests and len(live.steps) >= depth and sum(1 for record in live.steps.values() if record.entries) >= depth:
         raise BadEventError(f"{depth} steps are unprocessed already: expected no more (max_in_flight_steps)")
-    names = {scheduled.request for scheduled in event.requests}
-    if len(names) != len(event.requests):
-        raise BadEventError(f"step {event.step} names {len(names)} requests in {len(event.requests)} entries: expected each once")
-    live.check_after(event.after)
+    if len(requests) > 1:
+        names = {scheduled.request for scheduled in requests}
+        if len(names) != len(requests):
+            raise BadEventError(f"step {event.step} names {len(names)} requests in {len(requests)} entries: expected each once")
+    if event.after:
+        live.check_after(event.after)
 
 
 def _check_scheduled(live: Live, scheduled: ScheduledRequest, request: Request) -> None:
-    live.check_per_group("new_blocks", scheduled.new_blocks)
+    if len(scheduled.new_blocks) != len(live.modelled):
+        raise BadEventError(f"new_blocks has {len(scheduled.new_blocks)} lists: expected one a group, {len(live.modelled)}")
+    for blocks in scheduled.new_blocks:
+        if blocks:
+            live.check_blocks(blocks)
     for name, indices in (("reads", scheduled.reads), ("writes", scheduled.writes)):
         if indices is not None and len(indices) != len(live.modelled):
             raise BadEventError(f"{name} has {len(indices)} lists: expected one a group, {len(live.modelled)}")
@@ -62,16 +77,19 @@ def _check_scheduled(live: Live, scheduled: ScheduledRequest, request: Request) 
 
 
 def _dispatch(record: StepRecord, request: Request, scheduled: ScheduledRequest) -> Entry:
-    starts_over = scheduled.resumed or request.is_new_to_worker
-    request.is_new_to_worker = False
-    rows, lengths = [], []
-    for table, new_blocks in zip(request.tables, scheduled.new_blocks, strict=True):
-        if starts_over:
+    if scheduled.resumed or request.is_new_to_worker:
+        request.is_new_to_worker = False
+        for table, new_blocks in zip(request.tables, scheduled.new_blocks, strict=True):
             table.replace_row(new_blocks)
-        elif new_blocks:
-            table.extend_row(new_blocks)
-        rows.append(table.row)
-        lengths.append(len(table.row))
+        request.row_changed()
+    elif any(scheduled.new_blocks):
+        for table, new_blocks in zip(request.tables, scheduled.new_blocks, strict=True):
+            if new_blocks:
+                table.extend_row(new_blocks)
+        request.row_changed()
+    previous, rejectable = request.last, 0
+    if previous is not None and previous.rejected is None:
+        rejectable = previous.rejectable + previous.drafts
     entry = Entry(
         record.step,
         record.order,
@@ -80,12 +98,14 @@ def _dispatch(record: StepRecord, request: Request, scheduled: ScheduledRequest)
         scheduled.start,
         scheduled.tokens,
         scheduled.drafts,
-        rows,
-        lengths,
+        request.rows,
+        request.lengths,
         scheduled.start + scheduled.tokens,
+        rejectable,
         scheduled.reads,
         scheduled.writes,
-        previous=request.last,
+        False,
+        previous,
     )
     request.last = entry
     record.entries.append(entry)
@@ -95,7 +115,30 @@ def _dispatch(record: StepRecord, request: Request, scheduled: ScheduledRequest)
 
 def process(live: Live, line: int, event: Process) -> None:
     """The oldest step's output is read."""
-    live.residency.no_finish_followed()
+    if live.residency.rollbacks:
+        live.residency.no_finish_followed()
+    record = _oldest(live, event)
+    settle, counts = live.residency.settle, live.counts
+    for entry, output in _outputs(record, event):
+        request, rejected, drafts = entry.request, output.rejected, entry.drafts
+        if not 0 <= rejected <= drafts:
+            raise BadEventError(f"request {request.name!r} rejects {rejected}: expected 0 to the step's {drafts} drafts")
+        entry.rejected = rejected
+        if entry.suspects is not None or entry.watched is not None:
+            settle(entry)
+        entry.previous = None
+        request.unprocessed.popleft()
+        counts.processed(request, entry.tokens, rejected)
+        if drafts:
+            _take_back(live, line, entry, rejected)
+        if output.counters is not None:
+            counts.compare(request, output.counters, line, event.step)
+        if request.finished:
+            live.forget_if_gone(request)
+
+
+def _oldest(live: Live, event: Process) -> StepRecord:
+    """Takes out the step that is processed."""
     if event.step not in live.steps:
         raise BadEventError(f"step {event.step} is not unprocessed: expected a scheduled step")
     oldest = next(iter(live.steps))
@@ -103,37 +146,40 @@ def process(live: Live, line: int, event: Process) -> None:
         raise BadEventError(f"step {event.step} is processed before step {oldest}: expected schedule order")
     record = live.steps.pop(oldest)
     live.step_processed(record.order)
-    outputs = {output.request: output for output in event.requests}
-    if len(outputs) != len(event.requests):
-        raise BadEventError(f"step {event.step} has {len(event.requests)} outputs of {len(outputs)} requests: expected each once")
-    for entry in record.entries:
-        request = entry.request
-        output = outputs.pop(request.name, None)
-        if output is None:
-            raise BadEventError(f"request {request.name!r} has no output of step {event.step}: expected one of each request that it ran")
-        rejected = output.rejected
-        if not 0 <= rejected <= entry.drafts:
-            raise BadEventError(f"request {request.name!r} rejects {rejected}: expected 0 to the step's {entry.drafts} drafts")
-        entry.rejected = rejected
-        live.residency.settle(entry)
-        entry.previous = None
-        request.unprocessed.popleft()
-        live.counts.processed(request, entry.tokens, rejected)
-        if rejected:
-            _take_back(live, line, entry, rejected)
-        live.counts.compare(request, output.counters, line, event.step)
-        if request.finished:
-            live.forget_if_gone(request)
-    if outputs:
-        raise BadEventError(f"request {next(iter(outputs))!r} has an output of step {event.step}: expected one that it ran")
+    return record
+
+
+def _outputs(record: StepRecord, event: Process) -> Iterable[tuple[Entry, ProcessedRequest]]:
+    """The step's entries, each with its output; most engines list them in the same order."""
+    entries, outputs = record.entries, event.requests
+    if len(entries) == len(outputs):
+        pairs = list(zip(entries, outputs, strict=True))
+        for entry, output in pairs:
+            if entry.request.name != output.request:
+                break
+        else:
+            return pairs
+    by_name = {output.request: output for output in outputs}
+    if len(by_name) != len(outputs):
+        raise BadEventError(f"step {event.step} has {len(outputs)} outputs of {len(by_name)} requests: expected each once")
+    for entry in entries:
+        if entry.request.name not in by_name:
+            name = entry.request.name
+            raise BadEventError(f"request {name!r} has no output of step {event.step}: expected one of each request that it ran")
+    ran = [(entry, by_name.pop(entry.request.name)) for entry in entries]
+    if by_name:
+        raise BadEventError(f"request {next(iter(by_name))!r} has an output of step {event.step}: expected one that it ran")
+    return ran
 
 
 def _take_back(live: Live, line: int, entry: Entry, rejected: int) -> None:
     """Later steps of the generation start lower, on the device; a stale output rolls nothing back on the host."""
     for later in entry.request.unprocessed:
         if later.generation == entry.generation:
-            later.start = masks.start_after_rejection(later.start, rejected)[0]
-    if not entry.stale:
+            later.rejectable -= entry.drafts
+            if rejected:
+                later.start = masks.start_after_rejection(later.start, rejected)
+    if rejected and not entry.stale:
         live.residency.rolled_back(entry.request, line, rejected)
 
 

@@ -18,7 +18,7 @@ def load(live: Live, line: int, event: Load) -> None:
         for block in blocks:
             if block == NULL_BLOCK:
                 continue
-            for watch in live.residency.watches_of(block):
+            for watch in live.residency.watches.get(block, ()):
                 _judge(live, line, event, transfer, watch, is_released=True)
             for watch in list(_held_by_steps(live, event.request, group, block)):
                 _judge(live, line, event, transfer, watch, is_released=False)

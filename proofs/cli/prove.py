@@ -18,30 +18,43 @@ import click
     type=click.Path(path_type=Path, file_okay=False),
     help="Write every obligation, the refuted ones of the killers too, to DIR as SMT-LIB 2.6, and a trace for each cap that is too small.",
 )
-def prove(theorems: tuple[str, ...], solver: str, as_json: bool, folder: Path | None) -> None:
+@click.option(
+    "--mask",
+    metavar="FILE[:NAME]",
+    help="Prove theorems 3 to 5 for your own mask: a Python file with reads(query, token), and frees(first, last, basis) if it has a rule.",
+)
+def prove(theorems: tuple[str, ...], solver: str, as_json: bool, folder: Path | None, mask: str | None) -> None:
     """Prove the theorems (all of them, or those named: T1, T3, found, ...), one row per obligation.
+
+    With --mask, prove what they say of that mask, and of the theorems only those that are named. The file is run.
 
     Exit code 0: everything is proved, every cover is reachable, every killer refutes. 1: an obligation is refuted. 3: an answer is
     unknown, a cover is unreachable, a killer does not kill, or two solvers disagree.
     """
     from settled.model.search.solver import SolverMissingError, solver_named
+    from settled.proofs import user_masks
     from settled.proofs.catalogue import THEOREMS
     from settled.proofs.report import capping, exporting, proving
     from settled.proofs.runner import Exit
 
     known = {**{key.lower(): key for key in THEOREMS}, "found": "found"}
-    wanted = list(dict.fromkeys(known.get(name.lower(), "") for name in theorems)) or list(known.values())
-    if "" in wanted:
+    keys = list(dict.fromkeys(known.get(name.lower(), "") for name in theorems))
+    if "" in keys:
         unknown = next(name for name in theorems if name.lower() not in known)
         raise click.UsageError(f"unknown theorem {unknown!r}; expected one of {', '.join(known.values())}")
+    wanted = proving.Wanted(keys or list(known.values()))
     try:
+        if mask is not None:
+            theirs = user_masks.load_mask(mask)
+            own = {user_masks.KEY: user_masks.theorem_of(theirs)}
+            wanted = proving.Wanted([*keys, *own], {**THEOREMS, **own}, {user_masks.KEY: lambda: user_masks.notes_of(theirs)})
         solvers = [solver_named(name) for name in (("z3", "cvc5") if solver == "both" else (solver,))]
-    except SolverMissingError as error:
+    except (SolverMissingError, user_masks.MaskError) as error:
         click.echo(f"settled prove: {error}", err=True)
         sys.exit(Exit.BAD_INPUT)
     if folder is not None:
-        click.echo(f"{exporting.export(wanted, folder)} obligations written to {folder}", err=True)
-        if "T8" in wanted:
+        click.echo(f"{exporting.export(wanted.keys, folder, wanted.theorems)} obligations written to {folder}", err=True)
+        if "T8" in wanted.keys:
             click.echo(f"{capping.write_traces(folder / 'T8' / 'traces')} traces written to {folder / 'T8' / 'traces'}", err=True)
     show = proving.print_json if as_json else proving.print_tables
     sys.exit(show(wanted, solvers))

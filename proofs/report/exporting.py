@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,11 +28,11 @@ class Exported(NamedTuple):
     expected: str
 
 
-def export(keys: Sequence[str], folder: Path) -> int:
+def export(keys: Sequence[str], folder: Path, theorems: Mapping[str, Theorem] = THEOREMS) -> int:
     """Writes every obligation of the theorems (or of `found`) under `folder`; returns how many. Raises OSError."""
     written: set[Path] = set()
     for key in keys:
-        for query in _of_found() if key == "found" else _of_theorem(THEOREMS[key]):
+        for query in _of_found() if key == "found" else _of_theorem(theorems[key]):
             path = folder.joinpath(*query.folders, f"{_slug(query.obligation.name)}.smt2")
             assert path not in written, f"two obligations would be written to {path}"
             written.add(path)

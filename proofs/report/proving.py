@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
@@ -20,15 +21,25 @@ from settled.proofs.catalogue import THEOREMS
 from settled.proofs.report.capping import caps_as_data, print_caps
 from settled.proofs.report.console import make_console
 from settled.proofs.runner import Exit, FoundRow, KillerRow, Row, Solvers, find_and_verify, prove
+from settled.proofs.theorem import Theorem
 
 AnyRow = Row | KillerRow | FoundRow
 _STYLE = {"proved": "green", "reachable": "green", "refuted": "bold red", "unknown": "bold yellow", "unreachable": "bold yellow"}
 
 
-def run(keys: Sequence[str], solvers: Solvers) -> Iterator[tuple[str, Iterator[AnyRow]]]:
+@dataclass(frozen=True)
+class Wanted:
+    """What to prove: keys in order, the theorems that they name (`found` is none), and remarks on them, made when they are printed."""
+
+    keys: Sequence[str]
+    theorems: Mapping[str, Theorem] = field(default_factory=lambda: THEOREMS)
+    remarks: Mapping[str, Callable[[], list[str]]] = field(default_factory=dict)
+
+
+def run(wanted: Wanted, solvers: Solvers) -> Iterator[tuple[str, Iterator[AnyRow]]]:
     """The rows of each theorem, as they are decided."""
-    for key in keys:
-        yield key, (find_and_verify(solvers) if key == "found" else prove(THEOREMS[key], solvers))
+    for key in wanted.keys:
+        yield key, (find_and_verify(solvers) if key == "found" else prove(wanted.theorems[key], solvers))
 
 
 def exit_code(rows: Iterable[AnyRow]) -> Exit:
@@ -37,29 +48,34 @@ def exit_code(rows: Iterable[AnyRow]) -> Exit:
     return Exit.VIOLATED if Exit.VIOLATED in codes else max(codes, default=Exit.UNKNOWN)
 
 
-def print_tables(keys: Sequence[str], solvers: Solvers) -> Exit:
+def print_tables(wanted: Wanted, solvers: Solvers) -> Exit:
     """Prints theorem by theorem; returns the exit code."""
     console = make_console()
     began = time.perf_counter()
     console.print("solvers: " + ", ".join(f"{solver.name} {solver.version}" for solver in solvers), markup=False)
     everything: list[AnyRow] = []
-    for key, decided in run(keys, solvers):
-        _print_heading(console, key)
+    for key, decided in run(wanted, solvers):
+        _print_heading(console, wanted.theorems.get(key))
         rows = list(decided)
         _print_theorem(console, rows)
         if key == CAPS.key:
             print_caps(console)
+        for line in _remarks(wanted, key):
+            console.print(f"  {line}", style="bold", markup=False)
         everything += rows
     code = exit_code(everything)
     _print_summary(console, everything, code, time.perf_counter() - began)
     return code
 
 
-def _print_heading(console: Console, key: str) -> None:
-    if key == "found":
+def _remarks(wanted: Wanted, key: str) -> list[str]:
+    return wanted.remarks[key]() if key in wanted.remarks else []
+
+
+def _print_heading(console: Console, theorem: Theorem | None) -> None:
+    if theorem is None:
         console.print("\n[bold]An invariant that the solver finds by itself[/] (Spacer, settled basis, sliding window)")
         return
-    theorem = THEOREMS[key]
     console.print(f"\n[bold]{theorem.key} {escape(theorem.name)}[/]  {escape(theorem.sentence)}")
     for assumption in theorem.assumptions:
         console.print(f"  assumes: {assumption}", markup=False)
@@ -134,19 +150,24 @@ def _styled(word: str) -> Text:
     return Text(word, style=_STYLE.get(word, "bold yellow"))
 
 
-def print_json(keys: Sequence[str], solvers: Solvers) -> Exit:
+def print_json(wanted: Wanted, solvers: Solvers) -> Exit:
     """The same as one JSON object."""
-    rows = [row for _, decided in run(keys, solvers) for row in decided]
+    rows = [row for _, decided in run(wanted, solvers) for row in decided]
     code = exit_code(rows)
     summary = {
         "solvers": {solver.name: solver.version for solver in solvers},
         "theorems": {
-            key: {"name": THEOREMS[key].name, "sentence": THEOREMS[key].sentence, "assumptions": list(THEOREMS[key].assumptions)}
-            for key in keys
-            if key in THEOREMS
+            key: {
+                "name": theorem.name,
+                "sentence": theorem.sentence,
+                "assumptions": list(theorem.assumptions),
+                "remarks": _remarks(wanted, key),
+            }
+            for key in wanted.keys
+            if (theorem := wanted.theorems.get(key)) is not None
         },
         "rows": [_as_dict(row) for row in rows],
-        **({"caps": caps_as_data()} if CAPS.key in keys else {}),
+        **({"caps": caps_as_data()} if CAPS.key in wanted.keys else {}),
         "exit_code": int(code),
     }
     click.echo(json.dumps(summary, indent=2))

@@ -21,7 +21,7 @@ from settled.reference.managers.base import SingleTypeKVCacheManager, TableEntri
 from settled.reference.managers.chunked_local import ChunkedLocalAttentionManager
 from settled.reference.managers.custom import CustomManager
 from settled.reference.managers.full import FullAttentionManager
-from settled.reference.managers.mamba import MambaAlignManager, MambaManager, MambaNoneManager
+from settled.reference.managers.mamba import MambaAlignManager, MambaManager, MambaNoneManager, StateIndices
 from settled.reference.managers.rswa import RSWAManager
 from settled.reference.managers.sink_window import SinkWindowManager
 from settled.reference.managers.sliding_window import SlidingWindowManager
@@ -38,6 +38,7 @@ __all__ = [
     "SingleTypeKVCacheManager",
     "SinkWindowManager",
     "SlidingWindowManager",
+    "StateIndices",
     "TableEntries",
     "cdiv",
     "count_free",

@@ -46,6 +46,8 @@ class SingleTypeKVCacheManager(ABC):
     def __init__(self, spec: KVCacheSpec, group: int, pool: BlockPool, rounding: Rounding) -> None:
         self.block_size = spec.block_size
         self.cap = spec.cap
+        self.hashes_per_block = 1
+        self.zeroes_fresh_blocks = False
         self.group = group
         self.pool = pool
         self.rounding = rounding
@@ -131,6 +133,8 @@ class SingleTypeKVCacheManager(ABC):
         first_index = len(table)
         table.extend(blocks)
         ids = tuple([block.block_id for block in blocks])
+        if self.zeroes_fresh_blocks:
+            self.pool.to_zero.extend(ids)
         if self.pool.recorder is not None:
             self.pool.recorder.allocate(request_id, self.group, first_index, ids)
         return ids
@@ -161,8 +165,13 @@ class SingleTypeKVCacheManager(ABC):
 
     # ---- prefix cache ------------------------------------------------------------------------------------------------
 
-    def get_cached_block(self, block_hash: int) -> KVCacheBlock | None:
-        return self.pool.get_cached_block(BlockHash(self.group, block_hash))
+    def num_hashed_blocks(self, hashes: Sequence[int], max_length: int) -> int:
+        """How many full blocks of at most `max_length` tokens the hashes cover."""
+        return min(max_length // self.block_size, len(hashes) // self.hashes_per_block)
+
+    def cached_at(self, hashes: Sequence[int], index: int) -> KVCacheBlock | None:
+        """A cached block that stands for table index `index`: chained, the hash at its end covers the block and all before it."""
+        return self.pool.get_cached_block(BlockHash(self.group, hashes[(index + 1) * self.hashes_per_block - 1]))
 
     def cache_blocks(self, request: Request, num_tokens: int, *, unsaved_index: int = -1) -> list[CacheEntry]:
         """Gives hashes to the full blocks among the first `num_tokens` tokens, which must be known; returns the new entries. The block
@@ -174,14 +183,14 @@ class SingleTypeKVCacheManager(ABC):
             return []
         assert num_tokens <= request.num_tokens
         table = self.req_to_blocks[request.request_id]
-        hashes = request.hashes_for(self.block_size)
+        hashes = request.hashes_up_to_now(self.block_size // self.hashes_per_block)
         null = self.pool.null_block
         entries = []
         for index in range(first, full_blocks):
             block = table[index]
             if block is null or block.block_hash is not None or index == unsaved_index:
                 continue
-            self.pool.cache_block(block, BlockHash(self.group, hashes[index]))
+            self.pool.cache_block(block, BlockHash(self.group, hashes[(index + 1) * self.hashes_per_block - 1]))
             entries.append(self._cache_entry(request.request_id, block, index))
         self.num_cached_block[request.request_id] = full_blocks
         return entries

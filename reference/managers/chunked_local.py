@@ -31,8 +31,8 @@ class ChunkedLocalAttentionManager(SingleTypeKVCacheManager):
         what it needs itself.
         """
         return longest_suffix(
-            lambda index: self.get_cached_block(hashes[index]),
-            min(max_length // self.block_size, len(hashes)),
+            lambda index: self.cached_at(hashes, index),
+            self.num_hashed_blocks(hashes, max_length),
             first_needed=lambda num_blocks: self.get_num_skipped_tokens(num_blocks * self.block_size) // self.block_size,
             blocks_aligned=alignment // self.block_size,
             null_block=self.pool.null_block,

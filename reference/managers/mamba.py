@@ -26,6 +26,14 @@ from settled.reference.request import Request
 Indices = tuple[int, ...]
 
 
+class StateIndices(NamedTuple):
+    """The table entries that a step may read and may write; `known`: that it does read and write them all, whatever outputs say."""
+
+    reads: Indices
+    writes: Indices
+    known: bool
+
+
 class MambaManager(SingleTypeKVCacheManager):
     """What both modes share. `num_speculative_blocks`: slots behind the running one, one for each draft of a step."""
 
@@ -39,8 +47,8 @@ class MambaManager(SingleTypeKVCacheManager):
         """The next step needs the state after the last computed token."""
         return max(0, num_computed_tokens - 1)
 
-    def step_indices(self, request: Request, start: int, tokens: int, drafts: int) -> tuple[Indices, Indices]:
-        """The table entries that a step of `tokens` tokens from `start` on, the last `drafts` of them drafts, may read and may write.
+    def step_indices(self, request: Request, start: int, tokens: int, drafts: int) -> StateIndices:
+        """What a step of `tokens` tokens from `start` on, the last `drafts` of them drafts, reads and writes.
 
         To be called once a step, in order, when its blocks are allocated and the request's counters have not advanced.
         """
@@ -66,10 +74,10 @@ class MambaNoneManager(MambaManager):
         """Nothing: a state overwritten in place is never that of a full block."""
         return []
 
-    def step_indices(self, request: Request, start: int, tokens: int, drafts: int) -> tuple[Indices, Indices]:
+    def step_indices(self, request: Request, start: int, tokens: int, drafts: int) -> StateIndices:
         last_drafts = max([entry.drafts for entry in request.unprocessed if not entry.stale], default=self.num_speculative_blocks)
         reads = tuple(range(1 + last_drafts)) if start > 0 else ()
-        return reads, tuple(range(1 + drafts))
+        return StateIndices(reads, tuple(range(1 + drafts)), len(reads) <= 1)
 
 
 class AlignState(NamedTuple):
@@ -155,7 +163,7 @@ class MambaAlignManager(MambaManager):
 
     # ---- steps -------------------------------------------------------------------------------------------------------
 
-    def step_indices(self, request: Request, start: int, tokens: int, drafts: int) -> tuple[Indices, Indices]:
+    def step_indices(self, request: Request, start: int, tokens: int, drafts: int) -> StateIndices:
         """The running slot is that of the step's last token, drafts included.
 
         Drafts of unprocessed steps may be rejected, which lowers the start. When what is accepted ends a block, the step also copies
@@ -168,19 +176,19 @@ class MambaAlignManager(MambaManager):
         running = cdiv(start + tokens, self.block_size) - 1
         lowest_running = cdiv(start - rejectable + tokens, self.block_size) - 1
         lowest_write = cdiv(start - rejectable + tokens - drafts, self.block_size) - 1
-        reads: Indices = ()
-        if state.last_slots is not None:
-            reads = tuple(range(max(state.last_slots[0], settled_index), state.last_slots[1] + 1))
+        first, last = state.last_slots or (0, -1)
+        reads = tuple(range(max(first, settled_index), last + 1))
+        writes = tuple(range(lowest_write, running + drafts + 1))
         self._states[request.request_id] = state._replace(last_slots=(lowest_running, running + drafts))
-        return reads, tuple(range(lowest_write, running + drafts + 1))
+        return StateIndices(reads, writes, len(writes) == 1 and len(reads) <= 1)
 
     # ---- prefix cache ------------------------------------------------------------------------------------------------
 
     def find_longest_cache_hit(self, hashes: Sequence[int], max_length: int, alignment: int) -> list[KVCacheBlock]:
         """Null, then the one state with which the prefix ends."""
         return longest_suffix(
-            lambda index: self.get_cached_block(hashes[index]),
-            min(max_length // self.block_size, len(hashes)),
+            lambda index: self.cached_at(hashes, index),
+            self.num_hashed_blocks(hashes, max_length),
             first_needed=lambda num_blocks: num_blocks - 1,
             blocks_aligned=alignment // self.block_size,
             null_block=self.pool.null_block,

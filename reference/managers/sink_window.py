@@ -29,13 +29,13 @@ class SinkWindowManager(SingleTypeKVCacheManager):
 
     def find_longest_cache_hit(self, hashes: Sequence[int], max_length: int, alignment: int) -> list[KVCacheBlock]:
         """The sink's blocks, null, then the blocks of one window, all of them cached. A prefix within the sink is cached as a whole."""
-        num_blocks = min(max_length // self.block_size, len(hashes))
-        sink = longest_prefix(lambda index: self.get_cached_block(hashes[index]), min(num_blocks, self.sink_blocks))
+        num_blocks = self.num_hashed_blocks(hashes, max_length)
+        sink = longest_prefix(lambda index: self.cached_at(hashes, index), min(num_blocks, self.sink_blocks))
         if len(sink) < self.sink_blocks:
             return sink[: len(sink) - len(sink) % (alignment // self.block_size)]
         window_blocks = cdiv(self.window - 1, self.block_size)
         found = longest_suffix(
-            lambda index: self.get_cached_block(hashes[index]),
+            lambda index: self.cached_at(hashes, index),
             num_blocks,
             first_needed=lambda length: max(0, length - window_blocks),
             blocks_aligned=alignment // self.block_size,

@@ -31,8 +31,8 @@ class SlidingWindowManager(SingleTypeKVCacheManager):
         """
         window_blocks = max(1, cdiv(self.window - 1, self.block_size))
         return longest_suffix(
-            lambda index: self.get_cached_block(hashes[index]),
-            min(max_length // self.block_size, len(hashes)),
+            lambda index: self.cached_at(hashes, index),
+            self.num_hashed_blocks(hashes, max_length),
             first_needed=lambda num_blocks: max(0, num_blocks - window_blocks),
             blocks_aligned=alignment // self.block_size,
             null_block=self.pool.null_block,

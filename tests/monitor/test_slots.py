@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -35,7 +34,7 @@ def _mask(spec: MambaSpec) -> StateMask:
 
 def _entry(start: int, tokens: int, drafts: int = 0, previous: Entry | None = None) -> Entry:
     request = Request("A", [Table()], [None], [])
-    return Entry(1, 1, request, 0, start, tokens, drafts, [[]], [0], start + tokens, previous=previous)
+    return Entry(1, 1, request, 0, start, tokens, drafts, [[]], [0], start + tokens, 0, previous=previous)
 
 
 # ---- against the kind, token by token --------------------------------------------------------------------------------
@@ -62,8 +61,8 @@ def test_an_index_is_read_or_written_iff_the_state_of_one_of_its_tokens_is(spec:
 
 def test_a_start_that_may_still_fall_leaves_two_blocks_open() -> None:
     mask, first = _mask(ALIGN), _entry(2, 4, drafts=3)
-    entry = _entry(6, 1)
-    entry.request.unprocessed = deque([first, entry])
+    entry = _entry(6, 1, previous=first)
+    entry.rejectable = first.drafts
     assert (list(mask.reads(entry)), list(mask.may_read(entry)), list(mask.reads_now(entry))) == ([], [0, 1], [1])
     assert (list(mask.writes(entry)), list(mask.may_write(entry)), list(mask.writes_now(entry))) == ([], [0, 1], [1])
 

@@ -24,6 +24,7 @@ def check_pool(engine: Engine) -> None:
         for table in group.req_to_blocks.values():
             references.update(block.block_id for block in table if not block.is_null)
     references.update(block.block_id for block in pool.blocks_aside())
+    references.update(block.block_id for block in manager.preparation.held_blocks())
     for free in engine.scheduler.fence:
         references.update(block.block_id for table in free.tables for block in table.blocks)
     assert list(engine.pool_snapshot()) == [references[block_id] for block_id in range(pool.num_blocks)]
@@ -31,8 +32,9 @@ def check_pool(engine: Engine) -> None:
     assert len(queue) == len(set(queue)) == pool.get_num_free_blocks()
     assert set(queue) == {block_id for block_id in range(1, pool.num_blocks) if references[block_id] == 0}
     for block in pool.cached_blocks():
-        assert block.block_hash is not None
-        assert pool.get_cached_block(block.block_hash) is not None
+        hashes = [block_hash for block_hash in (block.block_hash, block.partial_hash) if block_hash is not None]
+        assert hashes
+        assert all(pool.get_cached_block(block_hash) is not None for block_hash in hashes)
 
 
 def check_counters(engine: Engine) -> None:

@@ -114,7 +114,16 @@ def _any(_: Discipline) -> bool:
 
 
 def _kept_and_rows(case: Case, discipline: Discipline) -> list[Obligation]:
-    return [*kept(case, discipline), *_renamed("row", rows(case, discipline))]
+    return [*kept(case, discipline), *_rows(case, discipline)]
+
+
+def _rows(case: Case, discipline: Discipline) -> list[Obligation]:
+    """As in A1, for bases that take drafts off too."""
+    some_drafts = {"drafts a step >= 0": System(case.kind, discipline).drafts_max >= 0}
+    return [
+        replace(obligation, name=f"row: {obligation.name}", hypotheses={**obligation.hypotheses, **some_drafts})
+        for obligation in rows(case, discipline)
+    ]
 
 
 def _rows_in_order(case: Case, discipline: Discipline) -> list[Obligation]:
@@ -126,7 +135,7 @@ def _rows_in_order(case: Case, discipline: Discipline) -> list[Obligation]:
     ordered = induction(
         case.kind, discipline, assumptions={**case.assumptions, **NO_LOAD}, only=("every writer is ordered",), properties=intact
     )
-    return [*ordered, *_renamed("row", rows(case, discipline))]
+    return [*ordered, *_rows(case, discipline)]
 
 
 def _owners(case: Case, discipline: Discipline) -> list[Obligation]:
@@ -157,7 +166,7 @@ def _held(case: Case, discipline: Discipline) -> list[Obligation]:
         **system.assumptions(),
         **case.assumptions,
         "counts": conjuncts(state, system)["counts"],
-        "K >= 0": system.drafts_max >= 0,
+        "drafts a step >= 0": system.drafts_max >= 0,
     }
     return [
         claim("a prune frees all that one on max(0, C - F) frees", hypotheses, implies(least, frees)),
@@ -165,10 +174,6 @@ def _held(case: Case, discipline: Discipline) -> list[Obligation]:
         *window_maximum(VLLM),
         *(obligation for obligation in window_published(discipline) if "k <= 1" in obligation.name),
     ]
-
-
-def _renamed(prefix: str, obligations: Sequence[Obligation]) -> list[Obligation]:
-    return [replace(obligation, name=f"{prefix}: {obligation.name}") for obligation in obligations]
 
 
 _ORDERED = (Contract.STREAM_ORDER, Contract.EVENT)

@@ -27,7 +27,7 @@ def test_theorem_is_proved_by_both_solvers(key: str) -> None:
     assert all(set(row.verdicts) == {"z3", "cvc5"} for row in rows if isinstance(row, Row) and row.verdicts)
 
 
-@pytest.mark.parametrize("key", ["T1", "T2", "T3", "T4", "T6"])
+@pytest.mark.parametrize("key", ["T1", "T2", "T3", "T4", "T6", "A1"])
 def test_every_action_has_a_claim_and_a_cover(key: str) -> None:
     system = fifo.actions(fifo.symbolic_fifo(), RIGHT) if key == "T1" else tracked.actions(tracked.symbolic_state(), SYSTEM)
     expected = {action.name for action in system}

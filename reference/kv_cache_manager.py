@@ -176,7 +176,9 @@ class KVCacheManager:
         num_slots = min(num_tokens + num_lookahead_tokens, self.max_model_len)
         # The next query is the last known token at the latest: it is computed again if all of them are loaded.
         next_query = min(request.num_computed_tokens + num_adopted, request.num_tokens - 1)
-        first_indices = self._first_indices(next_query if num_external_tokens else 0, num_tokens - 1)
+        first_indices = self.no_nulls
+        if num_external_tokens or self.discipline.nulls_at_allocation:
+            first_indices = self._first_indices(next_query if num_external_tokens else 0, num_tokens - 1)
         if hit is None:
             if prunes:
                 self.remove_skipped_blocks(request, "window")
@@ -249,19 +251,20 @@ class KVCacheManager:
 
     def remove_skipped_blocks(self, request: Request, cause: ReleaseCause) -> None:
         """Prunes the request's tables up to what the discipline's basis takes for granted."""
-        self.block_pool.prunes_wait_for = self._prune_waits_for(request)
+        if self.discipline.prune_fence is not PruneFence.NONE:
+            self.block_pool.prunes_wait_for = self._prune_waits_for(request)
+        request_id, num_prompt_tokens = request.request_id, request.num_prompt_tokens
         known_basis = None
         num_tokens = 0
         for manager, basis in self.finish_pruners if cause == "connector_finish" else self.pruners:
             if basis is not known_basis:
                 num_tokens = free_basis_tokens(basis, *request.counters, self.drafts_max)
                 known_basis = basis
-            manager.remove_skipped_blocks(request.request_id, num_tokens, request.num_prompt_tokens, cause)
+            if num_tokens > 0:
+                manager.remove_skipped_blocks(request_id, num_tokens, num_prompt_tokens, cause)
 
     def _prune_waits_for(self, request: Request) -> int:
-        """The step, by sequence number, before whose output what is pruned now is not free; 0 if it is at once."""
-        if self.discipline.prune_fence is PruneFence.NONE:
-            return 0
+        """The step, by sequence number, before whose output what is pruned now is not free."""
         return self.num_steps_scheduled if self.discipline.prune_fence is PruneFence.POOL else request.last_step_sequence
 
     def _first_indices(self, after_load: int, last_query: int) -> tuple[int, ...]:
@@ -279,6 +282,8 @@ class KVCacheManager:
         )
 
     def _num_blocks_to_allocate(self, request: Request, num_slots: int, num_tokens: int, first_indices: tuple[int, ...]) -> int:
+        if first_indices is self.no_nulls:
+            return sum([manager.get_num_blocks_to_allocate(request, num_slots, num_tokens) for manager in self.managers])
         return sum(
             [
                 manager.get_num_blocks_to_allocate(request, num_slots, num_tokens, first_index=first_index)

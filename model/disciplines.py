@@ -110,6 +110,8 @@ UNDRAINED = Discipline(
 DISCARD_FLAG = Discipline(
     name="discard-flag",
     summary="drop exactly one output after a preemption, whether or not so many were in flight",
+    free_basis=FreeBasis.PROCESSED,  # which does not rely on the stale count, and so not on the flag
+    finish_basis=FreeBasis.PROCESSED,
     stale_output=StaleOutput.FLAG,
 )
 STALE_UNMARKED = Discipline(

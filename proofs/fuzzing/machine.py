@@ -127,8 +127,8 @@ def _rule_of(name: str, sort: Sort) -> Callable[..., None]:
     decide.__name__, decide.__doc__ = name, sort.meaning
     drawn: dict[str, Any] = {argument.name: st.sampled_from(sorted_once(argument.values)) for argument in sort.arguments}
     is_possible: Any = precondition(lambda self: self.player is not None and sort.is_possible(self.player))
-    made: Callable[..., None] = rule(**drawn)(is_possible(decide))
-    return made
+    make: Any = rule(**drawn)
+    return cast(Callable[..., None], make(is_possible(decide)))
 
 
 def sorted_once(values: Sequence[int]) -> list[int]:

@@ -73,6 +73,7 @@ SCENARIOS: dict[str, Named] = {
                 max_num_seqs=2,
                 num_speculative_tokens=1,
                 max_model_len=14,
+                long_prefill_token_threshold=4,
                 stale_output_mode=StaleOutputMode.DROP,
                 discipline=PREEMPT_FENCED,
             ),

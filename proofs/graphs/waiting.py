@@ -44,7 +44,7 @@ def _request_waits(graph: networkx.DiGraph[str], engine: Engine, request: Reques
     who = request.request_id
     if missing:
         free = engine.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
-        graph.add_edge(who, POOL, reason=f"lacks {missing} blocks, {free} are free")
+        graph.add_edge(who, POOL, reason=f"lacks {_blocks(missing)}, {free} free")
     elif request.status is RequestStatus.WAITING_FOR_REMOTE_KVS and request.pending_load is not None:
         graph.add_edge(who, f"load {request.pending_load}", reason="is not loaded yet")
     elif missing is None:
@@ -69,10 +69,10 @@ def _pool_waits(graph: networkx.DiGraph[str], engine: Engine) -> None:
     for request_id in scheduler.requests:
         held = {block for table in scheduler.kv_cache_manager.get_block_ids(request_id) for block in table if block}
         if held:
-            graph.add_edge(POOL, request_id, reason=f"holds {len(held)} blocks")
+            graph.add_edge(POOL, request_id, reason=f"holds {_blocks(len(held))}")
     for free in scheduler.fence:
         fence = f"the fence of {free.request_id}"
-        graph.add_edge(POOL, fence, reason=f"keeps {sum(len(table.blocks) for table in free.tables)} blocks")
+        graph.add_edge(POOL, fence, reason=f"keeps {_blocks(sum(len(table.blocks) for table in free.tables))}")
         for step in engine.unprocessed:
             if any(entry.request.request_id == free.request_id for entry in step.entries):
                 graph.add_edge(fence, f"step {step.step}", reason=f"carries {free.request_id}")
@@ -80,8 +80,12 @@ def _pool_waits(graph: networkx.DiGraph[str], engine: Engine) -> None:
             graph.add_edge(fence, _transfer(scheduler.remote.transfers.under_way[job]), reason=f"moves blocks of {free.request_id}")
     for transfer in scheduler.remote.transfers.under_way.values():
         if transfer.pins:
-            graph.add_edge(POOL, _transfer(transfer), reason=f"pins {sum(map(len, transfer.where.blocks))} blocks")
+            graph.add_edge(POOL, _transfer(transfer), reason=f"pins {_blocks(sum(map(len, transfer.where.blocks)))}")
         graph.add_edge(_transfer(transfer), "the connector", reason="a worker has not reported yet")
+
+
+def _blocks(count: int) -> str:
+    return f"{count} block{'' if count == 1 else 's'}"
 
 
 def _transfer(transfer: Transfer) -> str:

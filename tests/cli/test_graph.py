@@ -29,12 +29,12 @@ def test_a_wrong_one_is_shown_with_its_cycle(tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert "cap-circle: state 1 is in a circle" in result.output
     assert "no decision leads out of it" in result.output
-    assert "a cycle: r0 waits for the pool (r0 lacks 2 blocks, 0 are free); the pool waits for r0 (r0 holds 2 blocks)" in result.output
+    assert "a cycle: r0 waits for the pool (r0 lacks 2 blocks, 0 free); the pool waits for r0 (r0 holds 2 blocks)" in result.output
     assert "cap-stuck: state 0 is stuck" in result.output
     assert {path.name for path in tmp_path.iterdir()} == {
         f"{name}{kind}.dot" for name in ("cap-circle", "cap-stuck") for kind in ("", ".waits")
     }
-    assert '"r0" -> "the pool" [label="lacks 2 blocks, 0 are free"];' in (tmp_path / "cap-circle.waits.dot").read_text(encoding="utf-8")
+    assert '"r0" -> "the pool" [label="lacks 2 blocks, 0 free"];' in (tmp_path / "cap-circle.waits.dot").read_text(encoding="utf-8")
     assert (tmp_path / "cap-circle.dot").read_text(encoding="utf-8").count(" -> ") == 4
 
 

@@ -45,7 +45,7 @@ def test_the_trace_is_judged_the_same(entry: Entry, tmp_path: Path) -> None:
     trace = Corpus(tmp_path).write(entry)
     result = CliRunner().invoke(cli, ["check", str(trace), "--contract", "settled", "--property", "read_resident", "--json"])
     assert result.exit_code == 1
-    assert json.loads(result.output)["properties"]["read_resident"]["causes"] == {"freed[window]": 1}
+    assert "freed[window]" in json.loads(result.output)["properties"]["read_resident"]["causes"]
     commands = json.loads(trace.with_suffix(".json").read_text(encoding="utf-8"))["reproduce"]
     assert commands == [entry.command, f"settled check {trace} --contract settled"]
 

@@ -67,7 +67,7 @@ def test_a_request_that_never_fits_is_stuck() -> None:
     engine = found.engine(0)
     assert missing_blocks(engine)["r0"] == 1
     waits = wait_for_graph(engine)
-    assert waits.edges["r0", "the pool"]["reason"] == "lacks 1 blocks, 2 are free"
+    assert waits.edges["r0", "the pool"]["reason"] == "lacks 1 block, 2 free"
     assert waits.edges["r1", "r0"]["reason"] == "comes after it in the queue"
     assert cycle_of(waits) == []
     assert why_stuck(waits).startswith("no cycle, nobody can give it: r0 waits for the pool")
@@ -81,7 +81,7 @@ def test_a_request_that_preempts_itself_goes_round_for_ever() -> None:
     assert not circle.has_exit
     waits = wait_for_graph(found.engine(2))
     assert cycle_of(waits) == ["r0", "the pool"]
-    assert why_stuck(waits) == ("a cycle: r0 waits for the pool (r0 lacks 2 blocks, 0 are free); the pool waits for r0 (r0 holds 2 blocks)")
+    assert why_stuck(waits) == ("a cycle: r0 waits for the pool (r0 lacks 1 block, 0 free); the pool waits for r0 (r0 holds 2 blocks)")
     assert found.way_to(2) == ["schedule: r0 [0, 4)", "process: r0 +0"]
 
 

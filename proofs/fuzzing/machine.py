@@ -105,9 +105,12 @@ def recount(engine: Engine, monitor: Monitor | None = None) -> None:
             raise BooksError(f"request {request_id}: the engine counts {told}, the monitor {monitor.counters(request_id)}")
         references.update(block for table in seen.table for block in table if block != NULL_BLOCK)
     references.update(block.block_id for free in scheduler.fence for table in free.tables for block in table.blocks)
+    manager = scheduler.kv_cache_manager
+    others = (*scheduler.remote.transfers.pinned_blocks(), *manager.preparation.held_blocks(), *manager.block_pool.blocks_aside())
+    references.update(block.block_id for block in others)
     held = {block: count for block, count in enumerate(engine.pool_snapshot()) if count}
     if held != references:
-        raise BooksError(f"the pool counts the references {held}, tables and fence have {dict(references)}")
+        raise BooksError(f"the pool counts the references {held}, tables, fence and pins have {dict(references)}")
 
 
 def engine_machine(*, discipline: Discipline = RIGHT, contract: Contract = Contract.SETTLED, **space: Any) -> type[EngineMachine]:

@@ -25,7 +25,7 @@ def campaign(discipline: Discipline = OPTIMISTIC, **plan: object) -> tuple[Progr
 
 
 def test_every_finding_is_told_at_once_and_again_when_it_is_small() -> None:
-    progress, told = campaign()
+    progress, told = campaign(UNDRAINED)
     keys = [each.entry.key for each in told if not each.is_shrunk]
     assert len(keys) == len(set(keys)) >= 1
     assert [each.is_shrunk for each in told] == [False, True] * len(keys)
@@ -53,8 +53,8 @@ def test_fewer_runs_are_the_beginning_of_more() -> None:
 
 
 def test_what_is_known_is_not_told_again() -> None:
-    first, _ = campaign()
-    again, told = campaign(known=frozenset(first.entries))
+    first, _ = campaign(UNDRAINED, runs=10)
+    again, told = campaign(UNDRAINED, runs=10, known=frozenset(first.entries))
     assert not told
     assert not again.entries
     assert again.operations_to_first == first.operations_to_first

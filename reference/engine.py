@@ -13,7 +13,8 @@ from settled.reference.config import EngineConfig, StaleOutputMode
 from settled.reference.connector import KVConnector, LastTableConnector
 from settled.reference.recorder import Recorder, Sink
 from settled.reference.request import EOS_TOKEN_ID, Request, RequestStep, StepOutput
-from settled.reference.scheduler import Drafter, Plan, Scheduler, SchedulerError
+from settled.reference.scheduler import Drafter, Scheduler, SchedulerError
+from settled.reference.scripted_schedule import Plan
 
 
 class Outcome(NamedTuple):

@@ -256,7 +256,7 @@ class _Replay:
             if handles is None:
                 self.hits[request], self.external[request] = local, event.computed - local
             else:
-                self.engine.scheduler.load(request, event.computed - local, hit=local, handles=handles)
+                self.engine.scheduler.scripted.load(request, event.computed - local, hit=local, handles=handles)
 
     def _handles_of_load(self, index: int, request: str) -> int | None:
         """Of the asynchronous load that a computed event announces; None if what it brings comes within the step that follows. A load

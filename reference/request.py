@@ -68,6 +68,11 @@ class Request:
         return len(self.token_ids) + self.num_output_placeholders - self.num_computed_tokens
 
     @property
+    def is_ready(self) -> bool:
+        """Whether it may start. Stale output that will be delivered comes first: it may sample what would be next."""
+        return self.num_stale_output_tokens == 0 or self.drop_stale_output
+
+    @property
     def is_finished(self) -> bool:
         return self.status is RequestStatus.FINISHED
 
@@ -75,6 +80,12 @@ class Request:
     def counters(self) -> tuple[int, int, int]:
         """(computed, in flight, stale)."""
         return self.num_computed_tokens, self.num_in_flight_tokens, self.num_stale_output_tokens
+
+    def hashes_up_to_now(self, tokens_per_hash: int) -> list[int]:
+        """Chained hashes of the known tokens, `tokens_per_hash` each; sampled tokens of steps in flight are not known yet."""
+        if (len(self.block_hashes) + 1) * tokens_per_hash <= len(self.token_ids):
+            extend_block_hashes(self.block_hashes, self.token_ids, tokens_per_hash)
+        return self.block_hashes
 
     def mark_stale(self) -> None:
         """Ends the generation: what is in flight comes back for nothing, or as tokens, and counts no more as computed."""
@@ -89,12 +100,6 @@ class Request:
         self.num_draft_tokens = 0
         self.is_prefill_chunk = True
         self.generation += 1
-
-    def hashes_up_to_now(self, tokens_per_hash: int) -> list[int]:
-        """Chained hashes of the known tokens, `tokens_per_hash` each; sampled tokens of steps in flight are not known yet."""
-        if (len(self.block_hashes) + 1) * tokens_per_hash <= len(self.token_ids):
-            extend_block_hashes(self.block_hashes, self.token_ids, tokens_per_hash)
-        return self.block_hashes
 
 
 class StepIndices(NamedTuple):

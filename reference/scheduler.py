@@ -16,15 +16,13 @@ from settled.reference.connector import KVConnector
 from settled.reference.fence import Fence
 from settled.reference.kv_cache_manager import KVCacheManager, free_basis_tokens
 from settled.reference.outputs import Settlement, can_cache_output, check_model_output, settle_output
-from settled.reference.plan import PlanError, PlannedStep, check_planned_hit, check_planned_tokens
 from settled.reference.prefix_cache import CacheHit
 from settled.reference.recorder import Recorder
 from settled.reference.remote_kv import RemoteKV
 from settled.reference.request import Request, RequestStatus, RequestStep, StepOutput
+from settled.reference.scripted_schedule import Plan, ScriptedSchedule
 from settled.reference.transfers import Completion
-from settled.reference.trial import all_or_nothing
 
-Plan = Mapping[str, tuple[int, int] | PlannedStep]
 Drafter = Callable[[Request], int]
 
 
@@ -52,6 +50,7 @@ class Scheduler:
         self.num_preemptions = 0
         self.next_step = 0  # the number that the trace shows
         self.remote = RemoteKV(self)
+        self.scripted = ScriptedSchedule(self)
 
     @property
     def recorder(self) -> Recorder | None:
@@ -77,11 +76,11 @@ class Scheduler:
 
     def abort_request(self, request_id: str) -> None:
         """Ends a request wherever it is; its steps in flight run on. Raises SchedulerError if it is not there."""
-        self._finish(self._known(request_id), "abort")
+        self._finish(self.known_request(request_id), "abort")
 
     def preempt(self, request_id: str, output: StaleOutputMode | None = None) -> None:
         """Takes a request's blocks and puts it back in front of the queue. Raises SchedulerError if it has none to give."""
-        request = self._known(request_id)
+        request = self.known_request(request_id)
         if request.status is RequestStatus.RUNNING:
             self.running.remove(request)
         elif request.status is RequestStatus.WAITING_FOR_REMOTE_KVS:
@@ -90,7 +89,7 @@ class Scheduler:
             raise SchedulerError(f"request {request_id!r} is {request.status.value}: only one that has blocks is preempted")
         self._preempt_request(request, self.config.stale_output_mode if output is None else output)
 
-    def _known(self, request_id: str) -> Request:
+    def known_request(self, request_id: str) -> Request:
         request = self.requests.get(request_id)
         if request is None:
             raise SchedulerError(f"no unfinished request {request_id!r}")
@@ -107,7 +106,7 @@ class Scheduler:
         entries: list[RequestStep] = []
         self.kv_cache_manager.new_step_starts()
         if plan is not None:
-            self._schedule_planned(plan, entries)
+            self.scripted.schedule(plan, entries)
         else:
             budget, was_blocked = self._schedule_running(entries)
             if not was_blocked and self.loading:
@@ -128,7 +127,7 @@ class Scheduler:
                 new_blocks = self._allocate_or_preempt(request, tokens)
                 if new_blocks is None:
                     return budget, True
-                entries.append(self._step_of(request, tokens, new_blocks, resumed=False))
+                entries.append(self.step_of(request, tokens, new_blocks, resumed=False))
                 budget -= tokens
             index += 1
         return budget, self.num_preemptions > preemptions_before
@@ -158,7 +157,7 @@ class Scheduler:
     def _allocate_or_preempt(self, request: Request, tokens: int) -> PerGroup | None:
         """Slots for a running request, at the cost of those that came last; None if it has to wait, or was itself the last."""
         while True:
-            new_blocks = self._allocate_slots(request, tokens)
+            new_blocks = self.allocate_slots(request, tokens)
             if new_blocks is not None:
                 return new_blocks
             if self._reclaim_loaded():
@@ -173,7 +172,7 @@ class Scheduler:
             if victim is request:
                 return None
 
-    def _allocate_slots(self, request: Request, tokens: int) -> PerGroup | None:
+    def allocate_slots(self, request: Request, tokens: int) -> PerGroup | None:
         return self.kv_cache_manager.allocate_slots(
             request,
             tokens,
@@ -192,16 +191,16 @@ class Scheduler:
         for request in [request for request in self.loading if request.pending_load is None]:
             if budget <= 0 or len(self.running) >= self.config.max_num_seqs:
                 break
-            if request.status is not RequestStatus.WAITING_FOR_REMOTE_KVS or not is_ready(request):
+            if request.status is not RequestStatus.WAITING_FOR_REMOTE_KVS or not request.is_ready:
                 continue  # its blocks were taken just now, or stale output may sample what would be next
             tokens = min(self._chunk(request.num_tokens - request.num_computed_tokens), budget)
-            new_blocks = self._allocate_slots(request, tokens)
+            new_blocks = self.allocate_slots(request, tokens)
             while new_blocks is None and not self.running and self._reclaim_loaded(keep=request):
-                new_blocks = self._allocate_slots(request, tokens)
+                new_blocks = self.allocate_slots(request, tokens)
             if new_blocks is None:
                 return budget, True
             self.loading.remove(request)
-            entries.append(self._start_running(request, tokens))
+            entries.append(self.start_running(request, tokens))
             budget -= tokens
         return budget, False
 
@@ -232,7 +231,7 @@ class Scheduler:
         skipped: list[Request] = []
         while self.waiting and budget > 0 and len(self.running) < self.config.max_num_seqs:
             request = self.waiting[0]
-            if not is_ready(request):
+            if not request.is_ready:
                 skipped.append(self.waiting.popleft())
                 continue
             prefix = self.remote.get_computed_blocks(request)
@@ -274,25 +273,25 @@ class Scheduler:
         if new_blocks is None:
             return None
         self.waiting.popleft()
-        return self._adopt(request, tokens, hit.num_tokens, num_external_tokens)
+        return self.start_after_prefix(request, tokens, hit.num_tokens, num_external_tokens)
 
-    def _adopt(self, request: Request, tokens: int, num_hit_tokens: int, num_external_tokens: int) -> RequestStep:
+    def start_after_prefix(self, request: Request, tokens: int, num_hit_tokens: int, num_external_tokens: int) -> RequestStep:
         """Starts a request at the end of what it has found."""
         request.num_computed_tokens = num_hit_tokens + num_external_tokens
         if request.num_computed_tokens > 0 and self.recorder is not None:
             self.recorder.hit(request.request_id, num_hit_tokens, num_external_tokens)
-        entry = self._start_running(request, tokens)
+        entry = self.start_running(request, tokens)
         entry.external_tokens = num_external_tokens
         return entry
 
-    def _start_running(self, request: Request, tokens: int) -> RequestStep:
+    def start_running(self, request: Request, tokens: int) -> RequestStep:
         request.status = RequestStatus.RUNNING
         self.running.append(request)
         # The worker knows nothing of this generation's table: it gets all of it.
         block_ids = self.kv_cache_manager.get_block_ids(request.request_id)
-        return self._step_of(request, tokens, block_ids, resumed=request.num_preemptions > 0)
+        return self.step_of(request, tokens, block_ids, resumed=request.num_preemptions > 0)
 
-    def _step_of(self, request: Request, tokens: int, new_blocks: PerGroup, *, resumed: bool) -> RequestStep:
+    def step_of(self, request: Request, tokens: int, new_blocks: PerGroup, *, resumed: bool) -> RequestStep:
         drafts = max(0, tokens - request.num_unscheduled_tokens)
         return RequestStep(
             request=request,
@@ -343,94 +342,6 @@ class Scheduler:
         if self.drafter is None or self.config.num_speculative_tokens == 0:
             return self.config.num_speculative_tokens
         return max(0, min(self.drafter(request), self.config.num_speculative_tokens))
-
-    # ---- scripted schedule -------------------------------------------------------------------------------------------
-
-    def _schedule_planned(self, plan: Plan, entries: list[RequestStep]) -> None:
-        planned = {request_id: PlannedStep(*step) for request_id, step in plan.items()}
-        total = sum(step.tokens for step in planned.values())
-        if total > self.config.max_num_batched_tokens:
-            raise PlanError(f"{total} tokens in one step; the batch takes {self.config.max_num_batched_tokens}")
-        unknown = [request_id for request_id in planned if request_id not in self.requests]
-        if unknown:
-            raise PlanError(f"no unfinished request {unknown[0]!r}")
-        requests = [self.requests[request_id] for request_id in planned]
-        with all_or_nothing(self.kv_cache_manager, requests, self.running, self.loading, self.waiting):
-            for request, step in zip(requests, planned.values(), strict=True):
-                has_blocks = request.status in (RequestStatus.RUNNING, RequestStatus.WAITING_FOR_REMOTE_KVS)
-                entries.append(self._run_planned(request, step) if has_blocks else self._admit_planned(request, step))
-
-    def _run_planned(self, request: Request, step: PlannedStep) -> RequestStep:
-        check_planned_tokens(request, step, request.num_computed_tokens, self.config)
-        if step.hit or step.external:
-            raise PlanError(f"request {request.request_id!r} has blocks: a prefix hit and a load come before its first step")
-        is_loaded = request.status is RequestStatus.WAITING_FOR_REMOTE_KVS
-        if is_loaded:
-            self._check_planned_start(request)
-            if request.pending_load is not None:
-                raise PlanError(f"request {request.request_id!r} waits for job {request.pending_load}, which loads its prefix")
-        new_blocks = self._allocate_slots(request, step.tokens)
-        if new_blocks is None:
-            raise PlanError(f"request {request.request_id!r}: the pool has no blocks for {step.tokens} more tokens")
-        if is_loaded:
-            self.loading.remove(request)
-            return self._start_running(request, step.tokens)
-        return self._step_of(request, step.tokens, new_blocks, resumed=False)
-
-    def _admit_planned(self, request: Request, step: PlannedStep) -> RequestStep:
-        """Like _admit, but the script decides: it may overtake others, and the gate is not asked."""
-        self._check_planned_start(request)
-        hit = self.kv_cache_manager.get_computed_blocks(request, step.hit)
-        check_planned_hit(request, step.hit, hit.num_tokens)
-        if step.external:
-            self._check_planned_load(request, hit, step.external, at_most=request.num_tokens - 1)
-        check_planned_tokens(request, step, hit.num_tokens + step.external, self.config)
-        new_blocks = self.kv_cache_manager.allocate_slots(
-            request,
-            step.tokens,
-            hit=hit,
-            num_external_tokens=step.external,
-            num_lookahead_tokens=self.config.num_lookahead_tokens,
-            delay_cache_blocks=step.external > 0,
-        )
-        if new_blocks is None:
-            raise PlanError(f"request {request.request_id!r}: the pool has no blocks for its first {step.tokens} tokens")
-        self.waiting.remove(request)
-        return self._adopt(request, step.tokens, hit.num_tokens, step.external)
-
-    def _check_planned_start(self, request: Request) -> None:
-        if not is_ready(request):
-            raise PlanError(f"request {request.request_id!r} waits for its stale output")
-        if len(self.running) >= self.config.max_num_seqs:
-            raise PlanError(f"{self.config.max_num_seqs} requests run already")
-
-    def _check_planned_load(self, request: Request, hit: CacheHit, num_external_tokens: int, *, at_most: int) -> None:
-        if not self.remote.can_load or self.connector is None:
-            raise PlanError(
-                f"request {request.request_id!r}: this engine loads nothing (kv_consumer, connector, or the kinds of its groups)"
-            )
-        if not 1 <= num_external_tokens <= at_most - hit.num_tokens:
-            raise PlanError(
-                f"request {request.request_id!r}: a load of {num_external_tokens} tokens after {hit.num_tokens}; expected 1 to "
-                f"{at_most - hit.num_tokens}"
-            )
-
-    def load(self, request_id: str, num_external_tokens: int, *, hit: int | None = None, handles: int = 1) -> int | None:
-        """Starts an asynchronous load for a waiting request, after a hit of `hit` tokens (None: all that is cached).
-
-        Returns its job, None if nothing of it is in the window of a later query. Raises PlanError, and then nothing has moved.
-        """
-        request = self._known(request_id)
-        if request not in self.waiting or not is_ready(request):
-            raise PlanError(f"request {request_id!r} does not wait for blocks, or waits for its stale output")
-        found = self.kv_cache_manager.get_computed_blocks(request, hit)
-        check_planned_hit(request, hit, found.num_tokens)
-        self._check_planned_load(request, found, num_external_tokens, at_most=request.num_tokens)
-        if not self.remote.start_load(request, found, num_external_tokens, handles=handles, is_gated=False):
-            raise PlanError(f"request {request_id!r}: the pool has no blocks for {num_external_tokens} tokens to load")
-        self.waiting.remove(request)
-        self.loading.append(request)
-        return request.pending_load
 
     # ---- process -----------------------------------------------------------------------------------------------------
 
@@ -539,11 +450,6 @@ class Scheduler:
         if request.pending_load is not None:
             return False
         return not self.discipline.fence or request.last_step_sequence <= self.num_steps_processed
-
-
-def is_ready(request: Request) -> bool:
-    """Whether a waiting request may start. Stale output that will be delivered comes first: it may sample what would be next."""
-    return request.num_stale_output_tokens == 0 or request.drop_stale_output
 
 
 def _processed(entries: Iterable[RequestStep], settled: Iterable[Settlement]) -> tuple[ProcessedRequest, ...]:

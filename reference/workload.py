@@ -26,6 +26,7 @@ from settled.reference.request import Request, RequestStep
 
 Check = Callable[[Engine], None]
 
+LOADABLE_KINDS = ("full", "sliding_window", "chunked_local")  # of hybrids of these a connector may load
 ALL_KINDS = ("full", "sliding_window", "chunked_local", "sink_window", "rswa", "mamba none", "mamba align")
 
 _IDLE_ROUNDS_MAX = 3  # rounds in which nothing moves before a request is given up
@@ -74,6 +75,8 @@ def random_workload(seed: int, *, kinds: Sequence[str] = ALL_KINDS) -> Workload:
     `kinds`: names of attention kinds from ALL_KINDS, and `custom:NAME` for a registered mask.
     """
     rng = Random(seed)
+    if kinds is ALL_KINDS and rng.random() < 0.25:
+        kinds = LOADABLE_KINDS
     drafts = rng.choice((0, 0, 1, 2, 3, 4))
     max_model_len = rng.randint(12, 72)
     groups = _random_groups(rng, kinds, drafts, max_model_len)

@@ -8,7 +8,6 @@ from settled.proofs.graphs.states import freeze, thaw
 from settled.reference.engine import Engine
 from settled.reference.free_queue import KVCacheBlock
 from settled.reference.request import Request, RequestStatus
-from settled.reference.scheduler import is_ready
 from settled.reference.transfers import Transfer
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ def _request_waits(graph: networkx.DiGraph[str], engine: Engine, request: Reques
 def _queue_waits(graph: networkx.DiGraph[str], engine: Engine, missing: dict[str, int]) -> None:
     """Who cannot start for want of a place waits for those who have one; the others wait for whoever comes before."""
     scheduler = engine.scheduler
-    waiting = [request for request in scheduler.waiting if is_ready(request)]
+    waiting = [request for request in scheduler.waiting if request.is_ready]
     for place, request in enumerate(waiting):
         if len(scheduler.running) >= engine.config.max_num_seqs:
             for other in scheduler.running:

@@ -54,7 +54,7 @@ class FullAttentionManager(SingleTypeKVCacheManager):
                 return [*found, block], num_hashes * tokens_per_hash
         return found, first * tokens_per_hash
 
-    def cache_prompt_tail(self, request: Request, num_tokens: int, tokens_per_hash: int) -> list[CacheEntry]:
+    def cache_prompt_tail(self, request: Request, num_tokens: int, tokens_per_hash: int, entries: list[CacheEntry] | None) -> None:
         """Gives a hash to the start of the block in which the prompt ends, once the first `num_tokens` tokens include it.
 
         A later request with the same prompt computes at least its last token: the hash ends before that.
@@ -62,21 +62,15 @@ class FullAttentionManager(SingleTypeKVCacheManager):
         end = (request.num_prompt_tokens - 1) // tokens_per_hash * tokens_per_hash
         index = end // self.block_size
         if end % self.block_size == 0 or end > num_tokens:
-            return []
+            return
         block = self.req_to_blocks[request.request_id][index]
         if block.partial_hash is not None:
-            return []
-        hashes = request.hashes_up_to_now(tokens_per_hash)
-        self.pool.cache_partial_block(block, BlockHash(self.group, hashes[end // tokens_per_hash - 1]))
-        assert block.partial_hash is not None
+            return
+        block_hash = BlockHash(self.group, request.hashes_up_to_now(tokens_per_hash)[end // tokens_per_hash - 1])
+        self.pool.cache_partial_block(block, block_hash)
         self._tails_of_this_step.add(block.block_id)
-        return [
-            CacheEntry(
-                block=block.block_id,
-                group=self.group,
-                hash=block.partial_hash.value,
-                request=request.request_id,
-                start=index * self.block_size,
-                end=end,
+        if entries is not None:
+            start = index * self.block_size
+            entries.append(
+                CacheEntry(block=block.block_id, group=self.group, hash=block_hash.value, request=request.request_id, start=start, end=end)
             )
-        ]

@@ -160,7 +160,7 @@ def check_runs(
     problems = []
     for seed in seeds:
         events: list[ev.Event] = []
-        # What the projection knows: these kinds, hits that end between blocks, and no transfers.
+        # What the projection knows: these kinds, no transfers, hits that end between blocks.
         workload = without_transfers(random_workload(seed, kinds=("full", "sliding_window")))
         workload = replace(workload, config=replace(workload.config, hash_block_size=None))
         if eventful:

@@ -158,3 +158,11 @@ def test_a_step_may_fall_into_a_shared_block(kit: Any) -> None:
     trace.put(ev.Cache(entries=(ev.CacheEntry(block=1, request="A", start=0, end=1),))).add("B").touch(1, request="B")
     trace.schedule(2, kit.entry(4, 1)).process(1, kit.output(rejected=2)).process(2, kit.output())
     assert [violation.step for violation in trace.judge().result(Property.WRITE_OWNED).violations] == [1, 2]
+
+
+def test_who_shares_a_block_that_was_given_out_afresh_shares_nothing_with_the_step(kit: Any) -> None:
+    """Step 1 of A may still write block 1, which B has as a fresh block and shares with C: what is lost is lost to B, once."""
+    trace = kit.Builder(kit.FULL, records=("content",)).add().allocate(1).schedule(1, kit.entry(0, 4, [1])).release({0: 1}, "preempt")
+    trace.add("B").allocate(1, request="B").add("C").touch(1, request="C")
+    assert trace.found("settled")["write_owned"] == {"reallocated[preempt]": 1}
+    assert "write_owned" not in trace.found("stream_order")

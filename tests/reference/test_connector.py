@@ -454,17 +454,17 @@ def test_late_doubled_and_foreign_completions_are_refused() -> None:
 def test_a_script_cannot_start_what_loads_already() -> None:
     run = Run(CONFIG)
     run.add("r", 10)
-    assert run.engine.scheduler.load("r", 6) == 0
+    assert run.engine.scheduler.scripted.load("r", 6) == 0
     with pytest.raises(PlanError, match="does not wait for blocks"):
-        run.engine.scheduler.load("r", 6)
+        run.engine.scheduler.scripted.load("r", 6)
     with pytest.raises(PlanError, match="waits for job 0, which loads its prefix"):
         run.engine.schedule({"r": (4, 0)})
     with pytest.raises(SchedulerError, match="no unfinished request 'x'"):
-        run.engine.scheduler.load("x", 6)
+        run.engine.scheduler.scripted.load("x", 6)
     other = Run(replace(CONFIG, kv_consumer=False))
     other.add("r", 10)
     with pytest.raises(PlanError, match="this engine loads nothing"):
-        other.engine.scheduler.load("r", 6)
+        other.engine.scheduler.scripted.load("r", 6)
     run.finish()
 
 

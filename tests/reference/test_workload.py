@@ -26,8 +26,8 @@ def check_pool(engine: Engine) -> None:
         for table in group.req_to_blocks.values():
             references.update(block.block_id for block in table if not block.is_null)
     references.update(block.block_id for block in pool.blocks_aside())
-    references.update(block.block_id for block in engine.scheduler.remote.transfers.pinned_blocks())
     references.update(block.block_id for block in manager.preparation.held_blocks())
+    references.update(block.block_id for block in engine.scheduler.remote.transfers.pinned_blocks())
     for free in engine.scheduler.fence:
         references.update(block.block_id for table in free.tables for block in table.blocks)
     assert list(engine.pool_snapshot()) == [references[block_id] for block_id in range(pool.num_blocks)]

@@ -105,9 +105,12 @@ def recount(engine: Engine, monitor: Monitor | None = None) -> None:
             raise BooksError(f"request {request_id}: the engine counts {told}, the monitor {monitor.counters(request_id)}")
         references.update(block for table in seen.table for block in table if block != NULL_BLOCK)
     references.update(block.block_id for free in scheduler.fence for table in free.tables for block in table.blocks)
+    manager = scheduler.kv_cache_manager
+    others = (*scheduler.remote.transfers.pinned_blocks(), *manager.preparation.held_blocks(), *manager.block_pool.blocks_aside())
+    references.update(block.block_id for block in others)
     held = {block: count for block, count in enumerate(engine.pool_snapshot()) if count}
     if held != references:
-        raise BooksError(f"the pool counts the references {held}, tables and fence have {dict(references)}")
+        raise BooksError(f"the pool counts the references {held}, tables, fence and pins have {dict(references)}")
 
 
 def engine_machine(*, discipline: Discipline = RIGHT, contract: Contract = Contract.SETTLED, **space: Any) -> type[EngineMachine]:
@@ -127,8 +130,8 @@ def _rule_of(name: str, sort: Sort) -> Callable[..., None]:
     decide.__name__, decide.__doc__ = name, sort.meaning
     drawn: dict[str, Any] = {argument.name: st.sampled_from(sorted_once(argument.values)) for argument in sort.arguments}
     is_possible: Any = precondition(lambda self: self.player is not None and sort.is_possible(self.player))
-    made: Callable[..., None] = rule(**drawn)(is_possible(decide))
-    return made
+    make: Any = rule(**drawn)
+    return cast(Callable[..., None], make(is_possible(decide)))
 
 
 def sorted_once(values: Sequence[int]) -> list[int]:

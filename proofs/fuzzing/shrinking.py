@@ -14,7 +14,7 @@ from itertools import combinations
 from settled.reference.decisions import SORTS, Decision
 from settled.reference.decoder import CODES, Case, ConfigSpace, NumbersOfBytes, read_config, with_decisions
 
-RUNS_MAX = 2000
+RUNS_MAX = 800
 _PAIRS_OF_MAX = 16  # decisions of which every pair is left out in turn
 _SPAN_MAX = 5  # numbers of a configuration that are left out together: those of a group
 

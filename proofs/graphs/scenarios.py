@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
+from settled.model.disciplines import CAP_WITHOUT_IN_FLIGHT, PREEMPT_FENCED
 from settled.model.specs import FullAttentionSpec, KVCacheSpec, SlidingWindowSpec
 from settled.proofs.graphs.explore import Scenario
 from settled.reference.admission import blocks_for_one_request
@@ -37,9 +38,6 @@ def _sized(*groups: KVCacheSpec, max_num_batched_tokens: int = 4, **settings: ob
     return replace(config, num_blocks=1 + blocks_for_one_request(config))
 
 
-# A cap that leaves out the tokens in flight: ceil((window - 1) / block size) + 1, for WINDOW 2 blocks.
-_TOO_LOW = replace(WINDOW, cap=2)
-
 SCENARIOS: dict[str, Named] = {
     "window": Named("a sliding window at its start-up size, two requests, depth 2", Scenario(config=_sized(WINDOW), requests=_TWO)),
     "drafts": Named(
@@ -56,12 +54,31 @@ SCENARIOS: dict[str, Named] = {
     ),
     "cap-stuck": Named(
         "a cap without the tokens in flight: the gate lets a request in whose first step never fits",
-        Scenario(config=_sized(_TOO_LOW, max_num_batched_tokens=6), requests=((6, 2), (2, 2))),
+        Scenario(config=_sized(WINDOW, max_num_batched_tokens=6, discipline=CAP_WITHOUT_IN_FLIGHT), requests=((6, 2), (2, 2))),
         is_right=False,
     ),
     "cap-circle": Named(
         "a cap without the tokens in flight: the second step never fits, and the request preempts itself for ever",
-        Scenario(config=_sized(_TOO_LOW), requests=((8, 2),)),
+        Scenario(config=_sized(WINDOW, discipline=CAP_WITHOUT_IN_FLIGHT), requests=((8, 2),)),
+        is_right=False,
+    ),
+    "preempt-fenced": Named(
+        "victims whose blocks wait behind the fence are preempted: nothing is freed, so the next one goes too, and all start over",
+        Scenario(
+            config=EngineConfig(
+                groups=(SlidingWindowSpec(block_size=4, window=14),),
+                num_blocks=6,
+                max_in_flight_steps=3,
+                max_num_batched_tokens=6,
+                max_num_seqs=2,
+                num_speculative_tokens=1,
+                max_model_len=14,
+                long_prefill_token_threshold=4,
+                stale_output_mode=StaleOutputMode.DROP,
+                discipline=PREEMPT_FENCED,
+            ),
+            requests=((8, 6), (11, 1)),
+        ),
         is_right=False,
     ),
 }

@@ -44,17 +44,33 @@ def thaw(frozen: bytes) -> Engine:
     return engine
 
 
+def canonical(value: object, names: Names) -> Hashable:
+    """A value with its blocks renamed: tuples, lists and sets of anything."""
+    if isinstance(value, KVCacheBlock):
+        return names((value,))
+    if isinstance(value, tuple | list | set | frozenset):
+        ordered = sorted(value) if isinstance(value, set | frozenset) else value
+        return tuple([canonical(item, names) for item in ordered])
+    assert isinstance(value, Hashable), f"a {type(value).__name__} cannot be a part of a state"
+    return value
+
+
 def _request(engine: Engine, request: Request, names: Names) -> Hashable:
     scheduler = engine.scheduler
-    managers = scheduler.kv_cache_manager.managers
     steps_left = max(0, request.last_step_sequence - scheduler.num_steps_processed)
     return (
         (request.request_id, request.status, request.num_tokens, request.counters, request.num_output_placeholders),
         (request.num_draft_tokens, request.is_prefill_chunk, request.drop_stale_output, steps_left),
-        tuple([names(manager.req_to_blocks.get(request.request_id, ())) for manager in managers]),
-        tuple([manager.num_cached_block.get(request.request_id) for manager in managers]),
+        (_job(engine, request.pending_load), request.num_stored_tokens),
+        tuple([canonical(manager.save(request.request_id), names) for manager in scheduler.kv_cache_manager.managers]),
         tuple([(entry.start, entry.tokens, entry.drafts, entry.samples, entry.stale) for entry in request.unprocessed]),
     )
+
+
+def _job(engine: Engine, job: int | None) -> int | None:
+    """A transfer by its place among those under way."""
+    under_way = list(engine.scheduler.remote.transfers.under_way)
+    return under_way.index(job) if job in under_way else None
 
 
 def _requests(engine: Engine, names: Names) -> Hashable:
@@ -65,7 +81,8 @@ def _requests(engine: Engine, names: Names) -> Hashable:
 
 def _queues(engine: Engine, _names: Names) -> Hashable:
     scheduler = engine.scheduler
-    return tuple([tuple([request.request_id for request in queue]) for queue in (scheduler.running, scheduler.waiting)])
+    queues = (scheduler.running, scheduler.waiting, scheduler.loading)
+    return tuple([tuple([request.request_id for request in queue]) for queue in queues])
 
 
 def _steps(engine: Engine, _names: Names) -> Hashable:
@@ -73,25 +90,57 @@ def _steps(engine: Engine, _names: Names) -> Hashable:
 
 
 def _fence(engine: Engine, names: Names) -> Hashable:
+    processed = engine.scheduler.num_steps_processed
     return tuple(
-        [(free.request_id, tuple([(table.indices, names(table.blocks)) for table in free.tables])) for free in engine.scheduler.fence]
+        [
+            (
+                free.request_id,
+                max(0, free.sequence - processed),
+                tuple([_job(engine, job) for job in sorted(free.jobs)]),
+                canonical(free.tables, names),
+            )
+            for free in engine.scheduler.fence
+        ]
     )
 
 
+def _transfers(engine: Engine, names: Names) -> Hashable:
+    return tuple(
+        [
+            (
+                (transfer.request.request_id, transfer.is_load, transfer.handles, transfer.start_token, transfer.pins, transfer.cancelled),
+                None if transfer.step is None else transfer.step - engine.scheduler.next_step,
+                canonical((transfer.over, transfer.num_over, transfer.failed, transfer.where), names),
+            )
+            for transfer in engine.scheduler.remote.transfers.under_way.values()
+        ]
+    )
+
+
+def _copies(engine: Engine, names: Names) -> Hashable:
+    """Blocks that copies of unprocessed steps hold."""
+    return names(engine.scheduler.kv_cache_manager.preparation.held_blocks())
+
+
 def _pool(engine: Engine, names: Names) -> Hashable:
-    """How many blocks are free; with a prefix cache, in which order, and which hash each block has."""
+    """Which blocks are kept aside and for how long, how many are free; with a prefix cache, in which order, and which hash each has."""
     pool = engine.scheduler.kv_cache_manager.block_pool
+    processed = engine.scheduler.num_steps_processed
+    aside = tuple([(sequence - processed, names(blocks)) for sequence, blocks in sorted(pool.save().aside.items())])
     if not pool.enable_caching:
-        return pool.get_num_free_blocks()
+        return aside, pool.get_num_free_blocks()
     free = names(pool.free_block_queue)
-    return free, tuple(sorted((names((block,)), block.block_hash) for block in pool.cached_blocks()))
+    cached = [(names((block,)), block.block_hash, block.partial_hash) for block in pool.cached_blocks()]
+    return aside, free, tuple(sorted(cached, key=repr))
 
 
-# What an engine with transfers adds is one more part.
+# Whatever else decides an engine's future is one more part.
 PARTS: dict[str, Callable[[Engine, Names], Hashable]] = {
     "requests": _requests,
     "queues": _queues,
     "steps": _steps,
     "fence": _fence,
+    "transfers": _transfers,
+    "copies": _copies,
     "pool": _pool,
 }

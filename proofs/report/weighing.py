@@ -139,17 +139,17 @@ def _print_faults(console: Console, weighed: Sequence[Weighed]) -> None:
     shown = [row for row in weighed if row.discipline in (OPTIMISTIC, POOL_FENCE, CALLBACK, RIGHT)]
     for row in sorted(shown, key=lambda row: (OPTIMISTIC, POOL_FENCE, CALLBACK, RIGHT).index(row.discipline)):
         (first,), (second,) = row.of(IN_FLIGHT), row.of(Property.ROLLBACK_RESIDENT)
-        console.print(f"  {row.discipline.name:<11} fault 1 {_said(first):<34} fault 2 {_said(second)}", markup=False)
+        console.print(f"  {row.discipline.name:<11} fault 1 {_said(first) + ';':<34} fault 2 {_said(second)}", markup=False)
 
 
 def _said(cell: Cell) -> str:
     match cell.word:
         case Word.PROVED:
-            return f"does not occur, proved by {cell.by};"
+            return f"does not occur, proved by {cell.by}"
         case Word.REFUTED:
-            return f"occurs, shortest trace {cell.length} events;"
+            return f"occurs, shortest trace {cell.length} events"
         case _:
-            return f"{cell.word};"
+            return str(cell.word)
 
 
 # ---- what it costs ---------------------------------------------------------------------------------------------------

@@ -126,6 +126,8 @@ def test_check_tells_the_broken_run_from_the_right_one(tmp_path: Path) -> None:
         "optimistic-read_resident.right.ndjson": 0,
         "optimistic-rollback_resident.ndjson": 1,
         "optimistic-rollback_resident.right.ndjson": 0,
+        "optimistic-write_owned.ndjson": 1,
+        "optimistic-write_owned.right.ndjson": 0,
     }
 
 
@@ -133,8 +135,9 @@ def test_refute_for_machines() -> None:
     result = run("refute", "no-fence", "--replay", "--json")
     told = json.loads(result.output)
     assert result.exit_code == told["exit_code"] == 0
-    (refutation,) = told["refutations"]
-    assert refutation["length"] == 2
+    refutation, written = told["refutations"]
+    assert (refutation["property"], refutation["contract"], refutation["length"]) == ("read_resident", "settled", 2)
+    assert (written["property"], written["length"]) == ("write_owned", 3)
     assert refutation["replay"] == {"same_events": True, "agrees": True}
     assert refutation["events"][0]["event"] == "config"
 
@@ -147,7 +150,8 @@ def test_refute_for_machines() -> None:
         (("nonsense",), "unknown discipline 'nonsense'; expected one of settled"),
         (("ceil", "--property", "nonsense"), "'nonsense' is not one of 'read_resident'"),
         (("ceil", "--property", "single_owner"), "ceil is not known to break single_owner; it breaks read_resident"),
-        (("--all", "--property", "held_bounded"), "no discipline is known to break held_bounded; those that are broken: read_resident"),
+        (("--all", "--property", "single_owner"), "no discipline is known to break single_owner; those that are broken: read_resident"),
+        (("no-fence", "--contract", "event"), "no-fence is not known to break any property under event; it breaks nothing"),
         (("settled",), "settled is a right discipline: nothing is known to break it"),
         (("VLLM", "--property", "read_resident"), "vllm is a right discipline: nothing is known to break it"),
     ],
@@ -156,6 +160,51 @@ def test_what_refute_refuses(arguments: tuple[str, ...], message: str) -> None:
     result = run("refute", *arguments)
     assert result.exit_code == 2
     assert message in result.output
+
+
+def test_refute_under_another_contract() -> None:
+    told = json.loads(run("refute", "optimistic", "--contract", "stream_order", "--property", "write_owned", "--json").output)
+    (refutation,) = told["refutations"]
+    assert (refutation["contract"], refutation["length"]) == ("stream_order", 5)
+    assert refutation["violation"]["cause"].startswith("released_before_schedule")
+
+
+def test_a_discipline_that_keeps_requests_from_finishing_is_run() -> None:
+    result = run("refute", "preempt-fenced")
+    assert result.exit_code == 0
+    assert "have not finished after 200 steps" in result.output
+    assert "which returned 0 blocks at once" in result.output
+    told = json.loads(run("refute", "preempt-fenced", "--json").output)
+    assert (told["property"], told["broken"]["steps"], told["right"]["steps"]) == ("admission_progress", None, 7)
+
+
+# ---- weigh -----------------------------------------------------------------------------------------------------------
+
+
+def test_weigh_says_plainly_what_a_fence_repairs() -> None:
+    result = run("weigh", "Pool-Fence", "settled")
+    assert result.exit_code == 0
+    rows = {line.split()[0]: line.split()[1:] for line in result.output.splitlines() if line.startswith(("pool-fence  ", "settled  "))}
+    assert rows["pool-fence"]
+    assert "pool-fence  fault 1 does not occur, proved by A1;      fault 2 occurs, shortest trace 5 events" in result.output
+    assert "settled     fault 1 does not occur, proved by T3;      fault 2 does not occur, proved by T4" in result.output
+
+
+def test_weigh_for_machines() -> None:
+    told = json.loads(run("weigh", "cap-without-in-flight", "--json").output)
+    (weighed,) = told["disciplines"]
+    cells = {(cell["column"], cell["contract"]): cell for cell in weighed["cells"]}
+    assert (cells["held_bounded", None]["word"], cells["held_bounded", None]["length"]) == ("refuted", 1)
+    assert (cells["read_resident", "event"]["word"], cells["read_resident", "event"]["by"]) == ("proved", "T3")
+    assert weighed["steps_to_finish"]["smallest_pool"] is None
+    assert weighed["cost"]["steps"] > 0
+    assert told["exit_code"] == 0
+
+
+def test_weigh_refuses_what_it_does_not_know() -> None:
+    result = run("weigh", "nonsense")
+    assert result.exit_code == 2
+    assert "unknown discipline 'nonsense'; expected one of settled" in result.output
 
 
 # ---- check -----------------------------------------------------------------------------------------------------------

@@ -96,7 +96,7 @@ class Explicit(NamedTuple):
     generation: Int
     entry: Entry
     slots: Int  # tokens for which the table has entries, null ones included
-    skipped: Int  # tokens that the last prune could skip
+    skipped: Int  # tokens that prunes or a hit have passed
     early: Bool  # the entry's block went while the computed count still needed it
     queue: tuple[Slot, ...]
     judged: Bool  # the last event was a schedule or a process, which show the counters
@@ -245,11 +245,21 @@ def _schedule(state: Explicit, choice: Choice, setting: Setting) -> Explicit:
         counters=count.schedule(begun.counters, choice.tokens),
         expected=as_int(begun.expected) + choice.tokens,
         cached=maximum(state.cached, minimum(end, setting.prompt)),
-        skipped=setting.kind.skipped_tokens(count.free_basis(begun.counters, basis, setting.drafts_max)),
+        skipped=_skipped(state, choice, begun.counters, setting),
         queue=_append(placed.queue, slot),
         judged=True,
         rolled_back=False,
     )
+
+
+def _skipped(state: Explicit, choice: Choice, counters: Counters, setting: Setting) -> IntTerm:
+    """Tokens below the lowest block that is held after a schedule, up to the rounding; never fewer than before.
+
+    Nulls at allocation do not count: held blocks may stand below them.
+    """
+    hit, kind = as_int(choice.hit), setting.kind
+    relied_on = count.free_basis(counters, kind.prune_basis(setting.discipline), setting.drafts_max)
+    return maximum(state.skipped, select(hit > 0, kind.skipped_tokens(hit), kind.skipped_tokens(relied_on)))
 
 
 def _allocate(state: Explicit, choice: Choice, setting: Setting) -> Explicit:

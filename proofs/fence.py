@@ -148,8 +148,7 @@ def rows(case: Case, discipline: Discipline) -> list[Obligation]:
     """A row is made of all that no prune took, and a prune takes nothing that a query at the computed count reads."""
     state = tracked.symbolic_state()
     obligations = []
-    for action, system, state_of in _steps(case, discipline, ("counts",), tracked.PRUNING):
-        hypotheses = {**state_of, "drafts a step >= 0": system.drafts_max >= 0}
+    for action, system, hypotheses in _steps(case, discipline, ("counts",), tracked.PRUNING):
         goes = both(action.after.entry.pruned, negate(state.entry.pruned))
         needless = implies(goes, case.kind.may_free(system.token, state.counters.computed))
         obligations.append(Obligation(action.name, hypotheses, {_NEEDLESS: needless}))

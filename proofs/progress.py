@@ -6,10 +6,10 @@ smallest pool that start-up sizing accepts under the discipline.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from settled.model.disciplines import Discipline
+from settled.model.events import Release
 from settled.model.specs import FullAttentionSpec, SlidingWindowSpec
 from settled.reference.admission import blocks_for_one_request
 from settled.reference.config import EngineConfig, StaleOutputMode
@@ -49,26 +49,38 @@ class Progress:
         return self.two_requests is not None and self.smallest_pool is not None
 
 
+@dataclass(frozen=True)
+class TwoRequests:
+    """The first run: its steps, how often a request was preempted, and how many blocks those preemptions returned at once."""
+
+    steps: int | None
+    preemptions: int
+    freed_by_preempting: int
+
+
 def progress(discipline: Discipline) -> Progress:
     """Both runs under a discipline."""
     one = replace(_ONE_REQUEST, discipline=discipline)
-    one = replace(one, num_blocks=1 + blocks_for_one_request(one))
-    return Progress(_steps(replace(_TWO_REQUESTS, discipline=discipline), _add_two), _steps(one, _add_longest))
+    engine = Engine(replace(one, num_blocks=1 + blocks_for_one_request(one)))
+    engine.add_request("a", one.max_model_len - 1)
+    return Progress(two_requests(discipline).steps, _steps(engine))
 
 
-def _steps(config: EngineConfig, add: Callable[[Engine], None]) -> int | None:
-    engine = Engine(config)
-    add(engine)
+def two_requests(discipline: Discipline) -> TwoRequests:
+    """The first run under a discipline."""
+    releases: list[Release] = []
+    engine = Engine(
+        replace(_TWO_REQUESTS, discipline=discipline), lambda event: releases.append(event) if isinstance(event, Release) else None
+    )
+    engine.add_request("a", 2)
+    engine.add_request("b", 2)
+    steps = _steps(engine)
+    freed = sum(len(release.freed) for release in releases if release.cause == "preempt")
+    return TwoRequests(steps, engine.scheduler.num_preemptions, freed)
+
+
+def _steps(engine: Engine) -> int | None:
     try:
         return engine.run_to_idle(steps_max=STEPS_MAX)
     except SchedulerError:  # no request can move, or too many steps
         return None
-
-
-def _add_two(engine: Engine) -> None:
-    engine.add_request("a", 2)
-    engine.add_request("b", 2)
-
-
-def _add_longest(engine: Engine) -> None:
-    engine.add_request("a", engine.config.max_model_len - 1)

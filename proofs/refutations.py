@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from settled.model.counterexample import decisions_of, events_of
 from settled.model.disciplines import (
     CALLBACK,
     CAP_WITHOUT_IN_FLIGHT,
     CEIL,
+    DISCARD_FLAG,
     LOCAL_SUBTRACTION,
     MAMBA_LOCAL,
     NO_FENCE,
@@ -64,7 +65,8 @@ class Refutation:
     def what(self) -> str:
         """The property, and what else is asked, in words."""
         half = " of a step in flight" if self.claim.in_flight else ""
-        return f"{self.violates}{half}" + ("" if self.claim.contract is Contract.SETTLED else f" under {self.claim.contract}")
+        has_contract = self.violates in _OF_CONTRACTS and self.claim.contract is not Contract.SETTLED
+        return f"{self.violates}{half}" + (f" under {self.claim.contract}" if has_contract else "")
 
     @property
     def setting(self) -> Setting:
@@ -103,7 +105,21 @@ REFUTATIONS = (
     *_refutations(LOCAL_SUBTRACTION, read=2, in_flight_read=2, write=2, rollback=7, ordered_write=7, held=3),
     *_refutations(CAP_WITHOUT_IN_FLIGHT, held=1),
     *_refutations(NULL_AT_ALLOCATION, read=1, write=1, ordered_read=1, ordered_write=1, rollback=4),
+    *_refutations(DISCARD_FLAG, counters=3),
 )
+
+
+_OF_CONTRACTS = (_READ, _WRITE)  # the others are judged by the host's clock, whatever the contract
+
+
+def under(contract: Contract) -> list[Refutation]:
+    """What is refuted under a contract, the halves that speak of steps in flight left out."""
+    whole = [refutation for refutation in REFUTATIONS if not refutation.claim.in_flight]
+    free = [refutation for refutation in whole if refutation.violates not in _OF_CONTRACTS]
+    # No writer of the bounded search is out of order, so the last two contracts are one there.
+    searched = Contract.SETTLED if contract is Contract.SETTLED else Contract.STREAM_ORDER
+    wanted = [refutation for refutation in whole if refutation in free or refutation.claim.contract is searched]
+    return [replace(refutation, claim=refutation.claim._replace(contract=contract)) for refutation in wanted]
 
 
 @dataclass(frozen=True)

@@ -104,12 +104,26 @@ def _is_tracked(discipline: Discipline) -> bool:
     return _has_right_counters(discipline) and not discipline.nulls_at_allocation
 
 
+def _prunes_in_full(discipline: Discipline) -> bool:
+    """Whether every schedule prunes, and takes all that it may: the proof and the search of `held_bounded` rely on it."""
+    return discipline.prunes_with_drafts and discipline.rounding is not Rounding.SHORT
+
+
 def _any(_: Discipline) -> bool:
     return True
 
 
 def _kept_and_rows(case: Case, discipline: Discipline) -> list[Obligation]:
-    return [*kept(case, discipline), *_renamed("row", rows(case, discipline))]
+    return [*kept(case, discipline), *_rows(case, discipline)]
+
+
+def _rows(case: Case, discipline: Discipline) -> list[Obligation]:
+    """As in A1, for bases that take drafts off too."""
+    some_drafts = {"drafts a step >= 0": System(case.kind, discipline).drafts_max >= 0}
+    return [
+        replace(obligation, name=f"row: {obligation.name}", hypotheses={**obligation.hypotheses, **some_drafts})
+        for obligation in rows(case, discipline)
+    ]
 
 
 def _rows_in_order(case: Case, discipline: Discipline) -> list[Obligation]:
@@ -121,7 +135,7 @@ def _rows_in_order(case: Case, discipline: Discipline) -> list[Obligation]:
     ordered = induction(
         case.kind, discipline, assumptions={**case.assumptions, **NO_LOAD}, only=("every writer is ordered",), properties=intact
     )
-    return [*ordered, *_renamed("row", rows(case, discipline))]
+    return [*ordered, *_rows(case, discipline)]
 
 
 def _owners(case: Case, discipline: Discipline) -> list[Obligation]:
@@ -152,7 +166,7 @@ def _held(case: Case, discipline: Discipline) -> list[Obligation]:
         **system.assumptions(),
         **case.assumptions,
         "counts": conjuncts(state, system)["counts"],
-        "K >= 0": system.drafts_max >= 0,
+        "drafts a step >= 0": system.drafts_max >= 0,
     }
     return [
         claim("a prune frees all that one on max(0, C - F) frees", hypotheses, implies(least, frees)),
@@ -160,10 +174,6 @@ def _held(case: Case, discipline: Discipline) -> list[Obligation]:
         *window_maximum(VLLM),
         *(obligation for obligation in window_published(discipline) if "k <= 1" in obligation.name),
     ]
-
-
-def _renamed(prefix: str, obligations: Sequence[Obligation]) -> list[Obligation]:
-    return [replace(obligation, name=f"{prefix}: {obligation.name}") for obligation in obligations]
 
 
 _ORDERED = (Contract.STREAM_ORDER, Contract.EVENT)
@@ -178,7 +188,9 @@ ARGUMENTS = (
     Argument("T4", (Property.ROLLBACK_RESIDENT,), (None,), rollback, _is_tracked),
     Argument("T3", (Property.SINGLE_OWNER,), (None,), _owners, lambda discipline: not discipline.nulls_at_allocation),
     Argument("T1", (Property.COUNTERS_SYMMETRIC,), (None,), lambda _, discipline: prefix_sums(discipline), _any),
-    Argument("T8", (Property.HELD_BOUNDED,), (None,), _held, _has_right_counters),
+    Argument(
+        "T8", (Property.HELD_BOUNDED,), (None,), _held, lambda discipline: _has_right_counters(discipline) and _prunes_in_full(discipline)
+    ),
 )
 
 
@@ -255,7 +267,7 @@ class Weighing:
             if column not in argument.columns or contract not in argument.contracts or not argument.applies(discipline):
                 continue
             # A generic mask has no block boundary, which is what the cap counts and rounding is about.
-            needs_blocks = discipline.rounding is Rounding.CEIL or column == Property.HELD_BOUNDED
+            needs_blocks = discipline.rounding is not Rounding.FLOOR or column == Property.HELD_BOUNDED
             if self._prover.word(argument.build(_WINDOW if needs_blocks else GENERIC, discipline)) is Word.PROVED:
                 return argument.by
         return ""
@@ -272,7 +284,8 @@ class Weighing:
 
     def _search(self, discipline: Discipline, claims: Sequence[Claim], cell: Callable[..., Cell]) -> Cell:
         is_window = kind_weighed(discipline) is WINDOWED
-        if claims[0].prop is Property.SINGLE_OWNER or (claims[0].prop is Property.HELD_BOUNDED and not is_window):
+        of_held = claims[0].prop is Property.HELD_BOUNDED
+        if claims[0].prop is Property.SINGLE_OWNER or (of_held and not (is_window and _prunes_in_full(discipline))):
             return cell(Word.OPEN, searched=0)
         for asked in map(as_searched, claims):
             try:

@@ -159,6 +159,7 @@ class KVCacheManager:
         delay_cache_blocks: bool = False,
         full_sequence_must_fit: bool = False,
         keep_watermark: bool = False,
+        prunes: bool = True,
     ) -> PerGroup | None:
         """Gives the request slots for `num_new_tokens` more tokens; per group the ids of new table entries, or None if the pool has
         too few blocks. `hit` is a cached prefix that a request without blocks starts from; `num_external_tokens`, which a load brings,
@@ -179,7 +180,8 @@ class KVCacheManager:
         if num_external_tokens or self.discipline.nulls_at_allocation:
             first_indices = self._first_indices(next_query if num_external_tokens else 0, num_tokens - 1)
         if hit is None:
-            self.remove_skipped_blocks(request, "window")
+            if prunes:
+                self.remove_skipped_blocks(request, "window")
             needed = self._num_blocks_to_allocate(request, num_slots, num_tokens, first_indices)
             if needed > self.block_pool.get_num_free_blocks():
                 return None

@@ -173,10 +173,12 @@ class Scheduler:
                 return None
 
     def allocate_slots(self, request: Request, tokens: int) -> PerGroup | None:
+        has_drafts = tokens > request.num_unscheduled_tokens
         return self.kv_cache_manager.allocate_slots(
             request,
             tokens,
             num_lookahead_tokens=self.config.num_lookahead_tokens,
+            prunes=self.discipline.prunes_with_drafts or not has_drafts,
             delay_cache_blocks=request.pending_load is not None,
         )
 
@@ -402,8 +404,8 @@ class Scheduler:
     def _preempt_request(self, request: Request, output: StaleOutputMode) -> None:
         """The request has left `running`. Its count restarts at 0; what is in flight comes back for nothing, or as tokens."""
         drop = output is StaleOutputMode.DROP or (request.drop_stale_output and request.num_stale_output_tokens > 0)
-        # Dropped output has been sampled again by the time it comes back; an undrained count would hold the request for ever.
-        request.drop_stale_output = drop or self.discipline.stale_output is StaleOutput.UNDRAINED
+        # Dropped output has been sampled again by the time it comes back; an undrained count or a flag would hold the request for ever.
+        request.drop_stale_output = drop or self.discipline.stale_output in (StaleOutput.UNDRAINED, StaleOutput.FLAG)
         if self.recorder is not None:
             mode = StaleOutputMode.DROP if request.drop_stale_output else StaleOutputMode.DELIVER
             self.recorder.preempt(request.request_id, mode)
@@ -412,7 +414,9 @@ class Scheduler:
         request.status = RequestStatus.PREEMPTED
         request.start_over()
         request.num_preemptions += 1
-        if self.discipline.preempt_marks_stale:
+        if self.discipline.stale_output is StaleOutput.FLAG:
+            request.num_stale_output_tokens = 1
+        elif self.discipline.preempt_marks_stale:
             request.mark_stale()
         self.num_preemptions += 1
         self.waiting.appendleft(request)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from settled.model.counters import Counters, settled
+from settled.model.disciplines import DISCIPLINES, RIGHT
 from settled.model.events import Process, Release, Schedule
 from settled.model.explicit import SCOPE
 from settled.model.kinds import SlidingWindow
 from settled.model.search.bounded import Shortest, UndecidedError
 from settled.model.trace_io import encode_event, write_trace
+from settled.proofs.progress import STEPS_MAX, two_requests
 from settled.proofs.refutations import Counterexample, Refutation, Replayed, run_on_reference, search
 from settled.proofs.report.console import make_console
 from settled.proofs.report.picture import draw
@@ -62,6 +64,27 @@ def run(refutations: Sequence[Refutation], *, replay: bool, as_json: bool, folde
         click.echo(json.dumps({"refutations": [_as_dict(outcome) for outcome in outcomes], "exit_code": int(code)}, indent=2))
     elif len(outcomes) > 1:
         _print_summary(console, outcomes, code)
+    return code
+
+
+def run_stuck(name: str, *, as_json: bool) -> Exit:
+    """A discipline that is refuted by a run in which nothing finishes; returns 1 if it does finish, or the right one does not."""
+    broken, right = two_requests(DISCIPLINES[name]), two_requests(RIGHT)
+    code = Exit.HOLDS if broken.steps is None and broken.freed_by_preempting == 0 and right.steps is not None else Exit.VIOLATED
+    if as_json:
+        runs = {"broken": asdict(broken), "right": asdict(right), "steps_max": STEPS_MAX}
+        click.echo(json.dumps({"discipline": name, "property": "admission_progress", **runs, "exit_code": int(code)}, indent=2))
+        return code
+    console = make_console()
+    console.print(f"\n[bold]{name}[/] ({escape(DISCIPLINES[name].summary)}) violates [bold]admission_progress[/]")
+    ended = "have not finished" if broken.steps is None else f"finish after {broken.steps} steps"
+    console.print(
+        f"  shown by a run, not by a search: two requests that fill the pool between them {ended} after {STEPS_MAX} steps and "
+        f"{broken.preemptions} preemptions, which returned {broken.freed_by_preempting} blocks at once.\n"
+        f"  The right discipline waits for the step in flight: they finish after {right.steps} steps and {right.preemptions} preemptions, "
+        f"which returned {right.freed_by_preempting} blocks at once.",
+        markup=False,
+    )
     return code
 
 

@@ -50,8 +50,8 @@ class SingleTypeKVCacheManager(ABC):
         self.zeroes_fresh_blocks = False
         self.group = group
         self.pool = pool
-        # Only whole blocks of skipped tokens are freed, unless the discipline rounds up.
-        self.rounding_tokens = spec.block_size - 1 if rounding is Rounding.CEIL else 0
+        # Only whole blocks of skipped tokens are freed, unless the discipline rounds up, or stops one short.
+        self.rounding_tokens = {Rounding.FLOOR: 0, Rounding.CEIL: spec.block_size - 1, Rounding.SHORT: -spec.block_size}[rounding]
         self.req_to_blocks: dict[str, list[KVCacheBlock]] = {}
         self.num_cached_block: dict[str, int] = {}  # blocks of the table that need no further look by the prefix cache
 

@@ -21,7 +21,8 @@ class CustomManager(FullAttentionManager):
         self.reads = mask_named(spec.name)
 
     def is_skipped(self, index: int, num_computed_tokens: int) -> bool:
-        """Whether the query at `num_computed_tokens` reads no token of a past block; with rounding up, not its first one."""
+        """Whether the query at `num_computed_tokens` reads no token of a past block; with rounding up, not its first one, and with a
+        prune that stops short none of the next block either."""
         first = index * self.block_size
         tokens = range(first, first + self.block_size - self.rounding_tokens)
         return all(token < num_computed_tokens and not self.reads(num_computed_tokens, token) for token in tokens)

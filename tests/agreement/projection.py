@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from settled.model import events as ev
+from settled.reference.pool import PRUNE_FENCE
+
+_Holder = tuple[str, int, int, int]  # request, generation, group, index; or the fence, and which prune
 
 
 @dataclass(frozen=True)
@@ -60,14 +63,17 @@ class Projection:
     finished: bool = False
     queue: list[InFlight] = field(default_factory=list)
     table: dict[int, int | None] = field(default_factory=dict)
-    holders: Counter[tuple[str, int, int, int]] = field(default_factory=Counter)  # (request, generation, group, index)
+    holders: Counter[_Holder] = field(default_factory=Counter)
     generation: Counter[str] = field(default_factory=Counter)
     row: tuple[bool, bool] = (False, False)  # held, is b
     stale_ahead: int = 0
     ended_settled: int = 0
     unordered: bool = False
     unwaited: bool = False
-    kept: bool = False  # the step's generation ended with the row's block still in the table
+    kept: bool = False  # the table gave the row's block up while the step was in flight, and a fence keeps it
+    prune_fence: bool = False  # what is pruned waits
+    pinned: Counter[int] = field(default_factory=Counter)  # pruned blocks that wait, told before their release
+    aside: int = 0  # prunes of the block, all told: each becomes a holder of its own
     last_step: dict[str, int] = field(default_factory=lambda: {"start": 0, "tokens": 0, "drafts": 0, "ahead": 0})
     step_was_stale: bool = False
     moments: list[Moment] = field(default_factory=list)
@@ -80,7 +86,7 @@ class Projection:
         step = next((entry for entry in self.queue if entry.number == constants.step), None)
         entry_block = self.table.get(constants.index)
         is_b = entry_block == constants.block
-        fenced = bool(step and step.stale and self.kept)
+        fenced = bool(step and self.kept)
         mine = int(is_b) + int(fenced and self.row[1])
         references = sum(self.holders.values())
         return {
@@ -133,6 +139,9 @@ class Projection:
             pruned = set()
         # The tracked group's other blocks, and those of other groups, are the environment's doing; they come first.
         self._environment(segment, allocations=True)
+        if constants.index in pruned and self.prune_fence and not self.pinned[constants.block]:
+            self._prune(pruned)  # nothing is in flight: the block goes back before the schedule
+            pruned = set()
         before = self.state()
         self._forget(pruned)
         fresh = self._fresh(segment)
@@ -192,17 +201,58 @@ class Projection:
         )
 
     def _prune(self, pruned: set[int]) -> None:
-        """A prune by itself."""
+        """A prune by itself; behind a fence the block goes to the fence first, and at once from there if nothing is in flight."""
         before = self.state()
-        self._forget(pruned)
+        freed = self._forget(pruned)
         self._act("prune before a connector's finish", {"prunes": self.constants.index in pruned}, before)
+        if freed is not None:
+            self._let_go(freed)
 
-    def _forget(self, pruned: set[int]) -> None:
+    def _forget(self, pruned: set[int]) -> _Holder | None:
+        """Nulls entries; the holder that the tracked block's reference passed to, if a fence let it go at once."""
         constants = self.constants
+        entry_block = self.table.get(constants.index)
         for index in pruned:
             self.table[index] = None
-        if constants.index in pruned:
+        if constants.index not in pruned:
+            return None
+        if not self.prune_fence:
             self.holders.pop(self._own_key(), None)
+            return None
+        step = next((entry for entry in self.queue if entry.number == constants.step), None)
+        self.kept |= bool(step and not step.stale and self.row[0] and entry_block is not None)
+        if entry_block != constants.block:
+            return None
+        holder = self._set_aside(self._own_key())
+        return None if self._was_pinned(constants.block) else holder
+
+    def _set_aside(self, key: _Holder) -> _Holder:
+        """The reference passes to the fence."""
+        self.aside += 1
+        holder = (PRUNE_FENCE, self.aside, 0, 0)
+        self.holders[holder] = self.holders.pop(key)
+        return holder
+
+    def _was_pinned(self, block: int) -> bool:
+        is_pinned = self.pinned[block] > 0
+        self.pinned[block] -= is_pinned
+        return is_pinned
+
+    def pin(self, event: ev.Hold) -> None:
+        """Blocks of prunes that are told next, and that wait."""
+        assert self.prune_fence
+        self.pinned.update(event.blocks)
+
+    def drop(self, event: ev.Drop) -> None:
+        """The steps before a prune are processed: its blocks leave the fence."""
+        for block in event.blocks:
+            if block == self.constants.block:
+                self._let_go(min(key for key in self.holders if key[0] == PRUNE_FENCE))
+
+    def _let_go(self, holder: _Holder) -> None:
+        before = self.state()
+        self.holders.pop(holder)
+        self._act("another request releases b", {}, before)
 
     def _fresh(self, segment: Sequence[ev.Event]) -> dict[int, int]:
         fresh = {
@@ -266,7 +316,7 @@ class Projection:
     def end_generation(self, *, finished: bool) -> None:
         before = self.state()
         if before["step.unprocessed"] and not before["step.stale"]:
-            self.kept = self.row[0] and before["entry.held"]
+            self.kept |= self.row[0] and before["entry.held"]
             self.stale_ahead, self.ended_settled = before["stale"], before["computed"] - before["in_flight"] + before["stale"]
         self.generation[self.constants.request] += 1  # the old entries keep their holders: the fence, or a release to come
         self.computed, self.table = 0, {}
@@ -316,16 +366,17 @@ class Projection:
             if block != constants.block or (own_prune and event.cause in ("window", "connector_finish")):
                 continue
             key = min(key for key in self.holders if (key[0], key[2], key[3]) == (event.request, event.group, index))
-            before = self.state()
-            self.holders.pop(key)
-            self._act("another request releases b", {}, before)
+            if event.cause in ("window", "connector_finish") and self._was_pinned(block):
+                self._set_aside(key)
+            else:
+                self._let_go(key)
 
 
-def project(events: Sequence[ev.Event], constants: Constants) -> list[Moment]:
-    """The moments of a recorded run, for one choice of what is tracked."""
+def project(events: Sequence[ev.Event], constants: Constants, *, prune_fence: bool = False) -> list[Moment]:
+    """The moments of a recorded run, for one choice of what is tracked. `prune_fence`: the engine has one."""
     config = events[0]
     assert isinstance(config, ev.Config)
-    projection = Projection(constants, block_size=config.groups[constants.group].block_size)
+    projection = Projection(constants, block_size=config.groups[constants.group].block_size, prune_fence=prune_fence)
     lines = list(enumerate(events, start=1))
     position = 1
     while position < len(lines):
@@ -338,7 +389,7 @@ def _take_one(projection: Projection, lines: Sequence[tuple[int, ev.Event]], pos
     line, event = lines[position]
     projection.line = line
     if _belongs(event, constants.request):
-        segment, position = _segment(lines, position, constants.request)
+        segment, position = _segment(projection, lines, position, constants.request)
         entry, number = _scheduled(lines, position, constants.request)
         projection.schedule(entry, number, segment)
         return position
@@ -359,6 +410,10 @@ def _take_one(projection: Projection, lines: Sequence[tuple[int, ev.Event]], pos
             projection.others_take(event)
         case ev.Release():
             projection.release(event)
+        case ev.Hold(holder=holder) if holder == PRUNE_FENCE:
+            projection.pin(event)
+        case ev.Drop(holder=holder) if holder == PRUNE_FENCE:
+            projection.drop(event)
     return position + 1
 
 
@@ -369,16 +424,21 @@ def _belongs(event: ev.Event, request: str) -> bool:
     return isinstance(event, ev.Allocate | ev.Touch | ev.Computed) and event.request == request
 
 
-def _segment(lines: Sequence[tuple[int, ev.Event]], position: int, request: str) -> tuple[list[ev.Event], int]:
+def _segment(projection: Projection, lines: Sequence[tuple[int, ev.Event]], position: int, request: str) -> tuple[list[ev.Event], int]:
     """The events of one allocation, and the position after them; cache events are between them."""
-    segment = []
+    segment: list[ev.Event] = []
+    pins: list[ev.Hold] = []
     while position < len(lines):
         event = lines[position][1]
         if _belongs(event, request):
             segment.append(event)
+        elif isinstance(event, ev.Hold) and event.holder == PRUNE_FENCE:
+            pins.append(event)
         elif not isinstance(event, ev.Cache | ev.Evict):
             break
         position += 1
+    for pin in pins:
+        projection.pin(pin)
     return segment, position
 
 
@@ -403,6 +463,10 @@ def _end(projection: Projection, lines: Sequence[tuple[int, ev.Event]], position
     pruned: set[int] = set()
     while position + 1 < len(lines):
         release = lines[position + 1][1]
+        if isinstance(release, ev.Hold) and release.holder == PRUNE_FENCE:
+            projection.pin(release)
+            position += 1
+            continue
         if not (isinstance(release, ev.Release) and release.cause == "connector_finish"):
             break
         if release.group == projection.constants.group:

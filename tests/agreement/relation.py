@@ -14,7 +14,7 @@ from projection import Constants, Moment, project
 from settled.model import events as ev
 from settled.model import tracked
 from settled.model.algebra import BoolTerm, Term, as_bool, as_int, both
-from settled.model.disciplines import Discipline
+from settled.model.disciplines import Discipline, PruneFence
 from settled.model.interpret import compile_terms
 from settled.model.kinds import kind_of
 from settled.model.specs import KVCacheSpec
@@ -145,6 +145,13 @@ def cases(moment: Moment) -> Iterator[str]:
             yield "another generation ends while the step is stale"
         if live and before["stale"] > 0:
             yield "the step's generation ends behind stale output"
+    if live and before["fenced"]:
+        if moment.action == "process the step, live":
+            yield "a step is processed whose block a prune fence kept"
+        if moment.action == "preempt, finish or abort":
+            yield "a generation ends while a prune fence keeps the step's block"
+    if live and not before["fenced"] and moment.after["fenced"] and choices.get("prunes"):
+        yield "a prune takes the block of a step in flight, which the fence keeps"
     if moment.action == "another request allocates b" and in_flight and before["row_is_b"]:
         yield "b is given away while the step is in flight"
 
@@ -169,7 +176,7 @@ def check_runs(
         config = events[0]
         assert isinstance(config, ev.Config)
         for constants in random_constants(events, random.Random(seed), 6):
-            for moment in project(events, constants):
+            for moment in project(events, constants, prune_fence=discipline.prune_fence is not PruneFence.NONE):
                 seen[moment.action] += 1
                 seen.update(cases(moment))
                 problem = disagreement(moment, config.groups[constants.group], constants, relation)

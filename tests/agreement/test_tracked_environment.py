@@ -6,11 +6,13 @@ that was proved, guards and successor states, is evaluated on it.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from relation import check_runs
 
 from settled.model import tracked
-from settled.model.disciplines import CEIL, NO_FENCE, OPTIMISTIC, RIGHT, UNDRAINED, VLLM, Discipline
+from settled.model.disciplines import CEIL, NO_FENCE, OPTIMISTIC, POOL_FENCE, RIGHT, UNDRAINED, VLLM, Discipline, FreeBasis, PruneFence
 from settled.model.kinds import FullAttention
 
 
@@ -23,6 +25,22 @@ def test_every_event_of_the_reference_satisfies_the_proved_relation(discipline: 
     assert min(seen[name] for name in names) >= 20
     assert sum(seen[name] for name in names) > 20_000
 
+
+@pytest.mark.parametrize("fence", [PruneFence.POOL, PruneFence.CALLBACK], ids=str)
+def test_a_fence_behind_a_prune_satisfies_the_relation_that_was_proved_for_it(fence: PruneFence) -> None:
+    """A prune that no schedule follows is told as the prune before a finish, so both rely on the same count here; A1 does not ask which."""
+    discipline = replace(POOL_FENCE, prune_fence=fence, finish_basis=FreeBasis.COMPUTED)
+    seen, problems = check_runs(range(2000, 2060), discipline, discipline, eventful=True)
+    assert not problems, "\n".join(problems[:3])
+    assert {case: seen[case] for case in FENCED_CASES if seen[case] < 5} == {}
+    assert check_runs(range(2000, 2020), discipline, replace(discipline, prune_fence=PruneFence.NONE))[1], "the comparison can fail"
+
+
+FENCED_CASES = (
+    "a prune takes the block of a step in flight, which the fence keeps",
+    "a step is processed whose block a prune fence kept",
+    "a generation ends while a prune fence keeps the step's block",
+)
 
 CASES = (
     "an output of the stale step's own generation",

@@ -150,6 +150,30 @@ def test_who_released_an_entry_is_forgotten_once_it_holds_a_block_again(kit: Any
     assert trace.found(STREAM_ORDER)["read_resident"] == {"released_before_schedule[never released]": 1}
 
 
+def test_so_it_is_where_the_table_goes_on(kit: Any) -> None:
+    """Block 3 takes the place of block 1, which the row still names."""
+    trace = kit.Builder(kit.FULL).add().allocate(1, 2).schedule(1, kit.entry(0, 8, [1, 2])).process(1, kit.output())
+    trace.release({0: 1}).allocate(3).schedule(2, kit.entry(8, 1))
+    assert trace.judge(STREAM_ORDER).result(Property.READ_RESIDENT).violations[0].cause == "released_before_schedule[never released]"
+
+
+def test_outputs_may_come_in_another_order_than_entries(kit: Any) -> None:
+    trace = kit.Builder(kit.FULL).add().add("B").allocate(1, 2).allocate(3, request="B")
+    trace.schedule(1, kit.entry(0, 4, [1, 2], drafts=3), kit.entry(0, 4, [3], request="B"))
+    trace.process(1, kit.output(request="B"), kit.output(rejected=3)).schedule(2, kit.entry(1, 4), kit.entry(4, 1, request="B"))
+    assert trace.found(STREAM_ORDER).get("counters_symmetric") is None
+
+
+def test_where_a_block_was_before_it_moved_is_forgotten_with_it(kit: Any) -> None:
+    trace = _in_flight(kit).put(_move(1, 7, 2)).process(2, kit.output())
+    monitor = Monitor(trace.config, SETTLED)
+    for line, event in enumerate(trace.events, start=1):
+        monitor.feed(line, event)
+    assert monitor._live.requests["A"].tables[0].moved == {2: {1}}
+    monitor.feed(line + 1, kit.Builder().release({7: 2}).events[1])
+    assert monitor._live.requests["A"].tables[0].moved == {}
+
+
 def test_the_row_is_replaced_on_resume(kit: Any) -> None:
     trace = kit.Builder(kit.FULL).add().allocate(1).schedule(1, kit.entry(0, 4, [1])).process(1, kit.output())
     trace.put(ev.Preempt(request="A")).release({0: 1}, "preempt").allocate(2)

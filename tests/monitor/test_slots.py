@@ -317,11 +317,11 @@ def test_where_reads_are_recorded_a_rollback_waits_for_them(kit: Any) -> None:
 
 def test_a_trace_that_starts_in_mid_run_does_not_say_which_slot_is_read(kit: Any) -> None:
     state = ev.State(
-        requests=(ev.RequestState(request="A", prompt_tokens=4, computed=6, in_flight=0, stale=0),),
+        requests=(ev.RequestState(request="A", prompt_tokens=4, computed=8, in_flight=0, stale=0),),
         unprocessed=(),
-        tables={"A": ((0, 2, 3, 4),)},
+        tables={"A": ((0, 0, 3, 4),)},
     )
-    trace = kit.Builder(DRAFTS).put(state).schedule(1, kit.entry(6, 1)).process(1, kit.output()).end()
+    trace = kit.Builder(DRAFTS).put(state).schedule(1, kit.entry(8, 1)).process(1, kit.output()).end()
     result = trace.judge(SETTLED).result(Property.READ_RESIDENT)
     assert (result.verdict, trace.found(SETTLED)) == (Verdict.NOT_CHECKED, {})
     assert "mid-run" in result.remarks[0]

@@ -11,14 +11,16 @@ from dataclasses import replace
 
 import pytest
 
-from settled.model import fifo, tracked
-from settled.model.disciplines import RIGHT
+from settled.model import align, fifo, tracked
+from settled.model.disciplines import RIGHT, PruneFence
 from settled.model.properties import Contract
 from settled.model.search.induction import Obligation, decide
 from settled.model.search.solver import Z3
+from settled.proofs import mamba
 from settled.proofs.catalogue import THEOREMS
 from settled.proofs.counters import COUNTS
-from settled.proofs.residency import ANY_MASK, IN_ORDER, IN_USE, NEXT_STEP
+from settled.proofs.fence import KEPT
+from settled.proofs.residency import ANY_MASK, IN_ORDER, IN_USE, NEXT_STEP, SLOTS
 
 SOLVER = Z3()
 ACTIONS_WITHIN_A_GENERATION = (
@@ -39,6 +41,7 @@ INVARIANTS = {
     "T2": COUNTS,
     "T3": IN_USE,
     "T4": NEXT_STEP,
+    "A1": KEPT,
 }
 
 
@@ -80,6 +83,11 @@ def test_every_conjunct_and_the_assumption_are_needed_without_a_fence(conjunct: 
     assert not mutants_survive("T3", without_conjunct(conjunct), "no fence, no load, any shrinking mask")
 
 
+@pytest.mark.parametrize("conjunct", mamba.conjuncts(align.symbolic_align(), align.AlignSystem(RIGHT)))
+def test_every_conjunct_about_slots_is_needed(conjunct: str) -> None:
+    assert not all(mutants_survive(theorem, without_conjunct(conjunct), SLOTS) for theorem in ("T3", "T4"))
+
+
 @pytest.mark.parametrize("theorem", INVARIANTS)
 def test_the_invariants_are_complete_here(theorem: str) -> None:
     """The table above lists what the theorem's induction step really shows."""
@@ -103,6 +111,21 @@ def test_every_guard_is_needed(system: str, action: str, guard: str) -> None:
     assert not all(mutants_survive(theorem, without_guard(action, guard)) for theorem in theorems)
 
 
+def slot_guards() -> Iterator[tuple[str, str]]:
+    for action in align.actions(align.symbolic_align(), align.AlignSystem(RIGHT)):
+        yield from ((action.name, name) for name in action.guard)
+
+
+@pytest.mark.parametrize(("action", "guard"), list(slot_guards()))
+def test_every_guard_on_slots_is_needed(action: str, guard: str) -> None:
+    assert not all(mutants_survive(theorem, without_guard(action, guard), SLOTS) for theorem in ("T3", "T4"))
+
+
+@pytest.mark.parametrize("assumption", ["0 <= first <= last", "slots >= 0"])
+def test_every_assumption_about_slots_is_needed(assumption: str) -> None:
+    assert not all(mutants_survive(theorem, without_conjunct(assumption), SLOTS) for theorem in ("T3", "T4"))
+
+
 # What each theorem concludes of every reachable state; without one of them the theorem would say less than its sentence.
 PROPERTIES = {
     "T1": {
@@ -119,6 +142,9 @@ PROPERTIES = {
     },
     "T3": {f"{name}, {contract}" for name in ("read_resident", "write_owned") for contract in Contract} | {"single_owner"},
     "T4": {"rollback_resident"},
+    "T11": set(),
+    "T12": {"read_resident", "write_owned", "the connector is shown what is needed from p on"},
+    "A1": {f"kept in flight, {contract}" for contract in Contract} | {"single_owner"},
     "T5": {"kept blocks are read"},
     "T6": {"p = C", "max(0, C - F) = C", "the same blocks are freed"},
 }
@@ -131,6 +157,40 @@ def test_the_theorem_concludes_what_it_says(theorem: str) -> None:
     actions = {action.name for action in tracked.actions(tracked.symbolic_state(), tracked.System(ANY_MASK, RIGHT))}
     fifo_actions = {action.name for action in fifo.actions(fifo.symbolic_fifo(), RIGHT)}
     assert claims - actions - fifo_actions - {"initial state"} == PROPERTIES[theorem]
+
+
+def test_after_every_event_write_owned_holds_under_each_contract() -> None:
+    claims = [o for o in THEOREMS["T11"].parts[0].build(RIGHT) if not o.is_cover]
+    actions = {action.name for action in tracked.actions(tracked.symbolic_state(), tracked.System(ANY_MASK, RIGHT))}
+    assert {claim.name for claim in claims} == actions
+    assert all(set(claim.conclusions or ()) == {f"write_owned, {contract}" for contract in Contract} for claim in claims)
+
+
+@pytest.mark.parametrize("conjunct", ["row", "fence", "given away after use", "single owner", "row is the table's"])
+def test_the_fence_theorem_rests_on_the_invariant(conjunct: str) -> None:
+    assert not mutants_survive("T11", without_conjunct(conjunct))
+
+
+@pytest.mark.parametrize("conjunct", ["pruned", "resident", "row", "single owner"])
+def test_the_finish_theorem_rests_on_the_invariants(conjunct: str) -> None:
+    assert not mutants_survive("T12", without_conjunct(conjunct))
+
+
+def test_what_a_row_is_made_of_rests_on_the_counts() -> None:
+    """On the settled count the needless part needs 0 <= stale <= in flight; on the computed count it needs nothing."""
+    rows = THEOREMS["A1"].part("rows, any shrinking mask")
+    claims = [o for o in rows.build(RIGHT) if not o.is_cover and o.name == "schedule the step"]
+    assert all(decide(claim, SOLVER).holds for claim in claims)
+    mutants = [without_conjunct("counts")(claim) for claim in claims]
+    assert not all(decide(mutant, SOLVER).holds for mutant in mutants if mutant is not None)
+
+
+def test_a_prune_fence_that_lets_go_too_early_is_noticed() -> None:
+    """Without the fence the same prune fails at the conjunct that says what is kept."""
+    part = THEOREMS["A1"].part("pool fence, any mask")
+    unfenced = replace(part.discipline, prune_fence=PruneFence.NONE)
+    failed = {name for claim in part.build(unfenced) if not claim.is_cover for name in decide(claim, SOLVER).failed}
+    assert failed == {"kept in use"}
 
 
 def test_a_kept_block_is_read_by_a_query_to_come() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from settled.model.disciplines import NO_FENCE, RIGHT, STALE_APPLIED, STALE_UNMARKED, UNDRAINED
+from settled.model.disciplines import DISCARD_FLAG, NO_FENCE, RIGHT, STALE_APPLIED, STALE_UNMARKED, UNDRAINED
 from settled.model.events import Event, Finish, Preempt, Process, Release, Schedule
 from settled.model.specs import CrossAttentionSpec, FullAttentionSpec, SlidingWindowSpec
 from settled.reference.config import ConfigError, EngineConfig, StaleOutputMode
@@ -264,6 +264,35 @@ def test_broken_disciplines_miscount_and_the_right_one_does_not() -> None:
     assert after_stale_output(replace(DROP, discipline=STALE_APPLIED)) == (5, 7, 0)
     assert after_stale_output(replace(DROP, discipline=UNDRAINED)) == (7, 11, 4)
     assert after_stale_output(replace(DROP, discipline=STALE_UNMARKED)) == (5, 7, 0)
+    assert after_stale_output(replace(DROP, discipline=DISCARD_FLAG)) == (7, 7, 0)
+
+
+def test_a_flag_drops_one_output_and_no_other() -> None:
+    """With two steps in flight the second is taken for live; with none, the first of the new generation is dropped."""
+    engine = Engine(replace(DROP, discipline=DISCARD_FLAG, max_in_flight_steps=3))
+    engine.add_request("r", 6, max_tokens=30)
+    engine.schedule()
+    engine.process()
+    engine.schedule()
+    engine.schedule()
+    engine.preempt("r")
+    engine.schedule()
+    assert counters(engine) == (7, 15, 1)
+    engine.process(lambda entry: Outcome(0))
+    assert counters(engine) == (7, 11, 0)
+    engine.process(lambda entry: Outcome(0))
+    assert counters(engine) == (4, 7, 0)
+
+    idle = Engine(replace(DROP, discipline=DISCARD_FLAG))
+    idle.add_request("r", 6, max_tokens=30)
+    idle.schedule()
+    idle.process()
+    idle.preempt("r")
+    known = idle.inspect("r").num_tokens
+    idle.schedule()
+    idle.process()
+    assert idle.inspect("r").num_tokens == known
+    assert counters(idle)[2] == 0
 
 
 def test_what_a_stale_output_rejects_is_told_whatever_becomes_of_it() -> None:

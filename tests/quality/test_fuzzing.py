@@ -45,6 +45,9 @@ STATED = {
     "local-subtraction": Stated(300, 3),
     "cap-without-in-flight": Stated(300, 2),
     "null-at-allocation": Stated(300, 2),
+    "keeps-one": Stated(300, 4),
+    "drafts-unpruned": Stated(2_000, 4),
+    "discard-flag": Stated(300, 5),
 }
 
 

@@ -11,7 +11,7 @@ theorem for a symbol.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from functools import partial
 from typing import Any, NoReturn, TypeVar, cast, overload
 
@@ -296,13 +296,13 @@ def select(condition: Bool, then: Any, otherwise: Any) -> Any:
 # ---- walking the graph -----------------------------------------------------------------------------------------------
 
 
-def subterms(*roots: Term) -> Iterator[Term]:
-    """Every term below the roots once, arguments before what is made of them."""
+def subterms(*roots: Term, known: Container[int] = ()) -> Iterator[Term]:
+    """Every term below the roots once, arguments before what is made of them; what is `known`, by index, is left out with all below it."""
     seen: set[int] = set()
     stack = [(root, False) for root in reversed(roots)]
     while stack:
         term, expanded = stack.pop()
-        if term.index in seen:
+        if term.index in seen or term.index in known:
             continue
         if expanded:
             seen.add(term.index)

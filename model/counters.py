@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from settled.model.algebra import Int, IntTerm, as_int, both, maximum, select
+from settled.model.algebra import Int, IntTerm, as_int, both, maximum, minimum, select
 from settled.model.disciplines import Discipline, FreeBasis, StaleOutput
 
 
@@ -72,11 +72,16 @@ def process(counters: Counters, tokens: Int, rejected: Int, discipline: Discipli
             undrained = Counters(computed, in_flight, stale)
             drained = Counters(computed - rejected, in_flight - tokens, stale)
             return Counters(*(select(is_stale, x, y) for x, y in zip(undrained, drained, strict=True)))
+        case StaleOutput.FLAG:
+            rolled_back = select(is_stale, 0, minimum(rejected, computed))
+            return Counters(computed - rolled_back, in_flight - tokens, 0)
     return Counters(computed - rolled_back, in_flight - tokens, stale - select(is_stale, tokens, 0))
 
 
 def preempt(counters: Counters, discipline: Discipline) -> Counters:
     """The request starts over: a new generation, in which all that is in flight is stale."""
+    if discipline.stale_output is StaleOutput.FLAG:
+        return Counters(0, counters.in_flight, 1)
     stale = counters.in_flight if discipline.preempt_marks_stale else counters.stale
     return Counters(0, counters.in_flight, stale)
 

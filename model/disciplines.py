@@ -24,6 +24,7 @@ class Rounding(StrEnum):
 
     FLOOR = "floor"  # whole blocks only
     CEIL = "ceil"  # the block at the boundary too
+    SHORT = "short"  # whole blocks only, and one fewer
 
 
 class PruneFence(StrEnum):
@@ -40,6 +41,9 @@ class StaleOutput(StrEnum):
     DRAIN = "drain"  # in flight and stale fall by its tokens, computed stays
     APPLY = "apply"  # its rejections are taken off the computed count of the new generation too
     UNDRAINED = "undrained"  # it is dropped, and its tokens stay counted as in flight
+    FLAG = (
+        "flag"  # a preemption sets a flag, counted as one stale token: the next output is dropped, in flight by then or not, and no other
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +62,7 @@ class Discipline:
     prune_fence: PruneFence = PruneFence.NONE  # a right basis needs none
     preempts_fenced: bool = False  # a victim whose blocks would wait behind the fence is preempted all the same
     cap_counts_in_flight: bool = True  # the admission cap of a windowed group has room for the tokens in flight
+    prunes_with_drafts: bool = True  # before a step that carries drafts there is a prune like before any other
     nulls_at_allocation: bool = False  # table positions that the step's last query does not need get no block at all
 
     @property
@@ -86,6 +91,12 @@ OPTIMISTIC = Discipline(
     free_basis=FreeBasis.COMPUTED,
 )
 CEIL = Discipline(name="ceil", summary="round the freed blocks up at the window boundary", rounding=Rounding.CEIL)
+KEEPS_ONE = Discipline(name="keeps-one", summary="stop a prune one block short of what is needed", rounding=Rounding.SHORT)
+DRAFTS_UNPRUNED = Discipline(
+    name="drafts-unpruned",
+    summary="do not prune before a step that carries drafts",
+    prunes_with_drafts=False,
+)
 STALE_APPLIED = Discipline(
     name="stale-applied",
     summary="apply the output of a preempted generation to the reset counters",
@@ -95,6 +106,13 @@ UNDRAINED = Discipline(
     name="undrained",
     summary="do not drain the in-flight count of a preempted generation",
     stale_output=StaleOutput.UNDRAINED,
+)
+DISCARD_FLAG = Discipline(
+    name="discard-flag",
+    summary="drop exactly one output after a preemption, whether or not so many were in flight",
+    free_basis=FreeBasis.PROCESSED,  # which does not rely on the stale count, and so not on the flag
+    finish_basis=FreeBasis.PROCESSED,
+    stale_output=StaleOutput.FLAG,
 )
 STALE_UNMARKED = Discipline(
     name="stale-unmarked",
@@ -152,8 +170,11 @@ DISCIPLINES: dict[str, Discipline] = {
         VLLM,
         OPTIMISTIC,
         CEIL,
+        KEEPS_ONE,
+        DRAFTS_UNPRUNED,
         STALE_APPLIED,
         UNDRAINED,
+        DISCARD_FLAG,
         STALE_UNMARKED,
         NO_FENCE,
         RAW_FINISH,

@@ -72,10 +72,17 @@ class Kind(ABC):
     def frees_block(self, first: Int, last: Int, basis: Int, rounding: Rounding) -> BoolTerm:
         """Whether a prune on `basis` frees the block of the tokens `first` to `last`, both included.
 
-        `skipped // B` whole blocks go: those whose last token is skipped. Rounding up frees every block whose first token is.
+        `skipped // B` whole blocks go: those whose last token is skipped. Rounding up frees every block whose first token is; a prune that
+        stops short frees a block only if the next one may go as well.
         """
-        edge = last if rounding is Rounding.FLOOR else first
-        return as_int(edge) < self.skipped_tokens(basis)
+        match rounding:
+            case Rounding.FLOOR:
+                edge = as_int(last)
+            case Rounding.CEIL:
+                edge = as_int(first)
+            case Rounding.SHORT:
+                edge = as_int(last) + (as_int(last) - first + 1)
+        return edge < self.skipped_tokens(basis)
 
     def prune_basis(self, discipline: Discipline) -> FreeBasis:
         """The count on which a prune of this kind relies under a discipline."""

@@ -101,7 +101,7 @@ def window_published(discipline: Discipline) -> list[Obligation]:
     # M such that what is kept and in flight ends with a block.
     in_flight_max = (_REACH + 1) * BLOCK_SIZE - _REACH
     more = exact_maximum(SLIDING, BLOCK_SIZE, in_flight_max, LOOKAHEAD, GCD)
-    enough = {**_WINDOWED, "k >= 2": LOOKAHEAD >= 2, "L is no bound": LENGTH >= in_flight_max + _REACH + LOOKAHEAD}
+    enough = {**_WINDOWED, "k >= 2": LOOKAHEAD >= 2, "L is no bound": LENGTH >= in_flight_max + _REACH + BLOCK_SIZE + LOOKAHEAD}
     exceeded = _published(SLIDING, discipline, in_flight_max)
     return with_quotients(
         [
@@ -113,8 +113,8 @@ def window_published(discipline: Discipline) -> list[Obligation]:
             claim("such an M is at least 1", {**_WINDOWED, **_products((1, _REACH + 1), (_REACH, 0))}, in_flight_max >= 1),
             claim(
                 "it is exceeded for some M if k >= 2",
-                {**enough, **_products((more - 1, _REACH + 1), (exceeded - 1, _REACH + 1))},
-                more > exceeded,
+                {**enough, **_products((more - 1, _REACH + 1), (exceeded - 1, _REACH + 1), (_OF_LENGTH, more - 1))},
+                minimum(more, _OF_LENGTH) > exceeded,
             ),
         ]
     )
@@ -172,8 +172,8 @@ def _chunk_published(discipline: Discipline) -> list[Obligation]:
             claim("such an M is at least 1", {**_CHUNKED, **_products((1, CHUNK + 1), (CHUNK, 0))}, in_flight_max >= 1),
             claim(
                 "it is exceeded for some M if B - gcd + k >= 2",
-                {**enough, **_products((more, CHUNK + 1), (exceeded, CHUNK + 1))},
-                more > exceeded,
+                {**enough, **_products((more, CHUNK + 1), (exceeded, CHUNK + 1), (_OF_LENGTH, CHUNK + 1))},
+                minimum(more, _OF_LENGTH) > exceeded,
             ),
         ]
     )

@@ -29,7 +29,7 @@ from settled.model.interpret import compile_terms
 from settled.model.monitor.groups import mask_of
 from settled.model.monitor.masks import Mask
 from settled.reference.pool import PRUNE_FENCE
-from settled.reference.workload import random_workload, run_workload
+from settled.reference.workload import random_workload, run_workload, without_transfers
 
 COMPARED = (RIGHT, VLLM, OPTIMISTIC, POOL_FENCE, CALLBACK, NO_FENCE, PREEMPT_FENCED, CAP_WITHOUT_IN_FLIGHT)
 KINDS = ("sliding_window", "full")
@@ -180,7 +180,8 @@ def cost_of(discipline: Discipline, seeds: Sequence[int] = SEEDS, *, steps: int 
     total = Cost()
     for seed in seeds:
         meter = Meter()
-        summary = run_workload(random_workload(seed, kinds=KINDS), discipline=discipline, steps=steps, sink=meter)
+        workload = without_transfers(random_workload(seed, kinds=KINDS))
+        summary = run_workload(workload, discipline=discipline, steps=steps, sink=meter)
         meter.cost.preemptions, meter.cost.stuck = summary.preempted, summary.given_up
         total.add(meter.cost)
     return total

@@ -15,11 +15,11 @@ from settled.model.algebra import BoolTerm, IntTerm, as_int, both, either, impli
 from settled.model.align import Align, AlignSystem
 from settled.model.counters import Counters
 from settled.model.disciplines import Discipline
-from settled.model.kinds import MambaAlign, MambaNone, SlidingWindow, in_block, needed_sets_shrink
+from settled.model.kinds import FullAttention, MambaAlign, MambaNone, SlidingWindow, in_block, needed_sets_shrink
 from settled.model.properties import Property
 from settled.model.search.induction import Named, Obligation, Transition, inductive
 from settled.model.search.quotients import ordered
-from settled.proofs.masks import claim
+from settled.proofs.masks import NO_MORE, claim
 
 MAMBA_ALIGN, WINDOW_OF_TWO = MambaAlign(), SlidingWindow(2)
 _FIRST, _LAST, _BASIS, _TOKEN = (int_variable(name) for name in ("first", "last", "p", "token"))
@@ -147,7 +147,7 @@ def align_lemmas(discipline: Discipline) -> list[Obligation]:
     return [
         claim("needed-sets shrink", {}, needed_sets_shrink(MAMBA_ALIGN, query, later, _TOKEN)),
         claim("a query reads no state after its own token", {"a later state": query <= _TOKEN}, negate(MAMBA_ALIGN.reads(query, _TOKEN))),
-        claim("the skip formula frees no more than the mask", block, implies(frees, MAMBA_ALIGN.may_free(_TOKEN, _BASIS))),
+        claim(NO_MORE, block, implies(frees, MAMBA_ALIGN.may_free(_TOKEN, _BASIS))),
         claim("what may go has no hole", block, implies(ends, MAMBA_ALIGN.may_free(_TOKEN, _BASIS))),
         claim("and no less", block, frees == ends),
         claim(
@@ -169,7 +169,10 @@ def align_lemmas(discipline: Discipline) -> list[Obligation]:
 
 
 def none_lemmas(discipline: Discipline) -> list[Obligation]:
-    """Mode `none`: the first step takes every slot, every step uses each, and none is freed before the whole request is."""
+    """Mode `none`: the first step takes every slot, every step uses each, and none is freed before the whole request is.
+
+    So theorems 3 and 4 for full attention, which frees nothing either, say that no slot is lost.
+    """
     size, later, query, end = int_variable("block size"), int_variable("later query"), int_variable("query"), int_variable("end")
     kind = MambaNone(int_variable("slots"), size)
     fits = {
@@ -178,12 +181,15 @@ def none_lemmas(discipline: Discipline) -> list[Obligation]:
         "a block is as long as a request may be": both(size >= 1, _LAST >= size - 1, _BASIS <= size),
     }
     in_slots = {**fits, "the block is one of the slots": both(_LAST < int_variable("slots") * size)}
+    full = FullAttention()
+    as_full = either(full.step_reads(_START, _TOKENS, _TOKEN), full.step_writes(_START, _TOKENS, _TOKEN, as_int(kind.slots) * size))
     uses = both(kind.step_reads(_START, _TOKENS, _TOKEN), kind.step_writes(_START, _TOKENS, _TOKEN, 0))
     return [
         claim("needed-sets shrink", {"block size >= 1": size >= 1}, needed_sets_shrink(kind, query, later, _TOKEN)),
         claim("no block is freed", fits, negate(kind.frees_block(_FIRST, _LAST, _BASIS, discipline.rounding))),
         claim("every step uses every slot", in_slots, uses),
         claim("and the first step takes it", in_slots, kind.takes_block(_FIRST, _LAST, 0, end)),
+        claim("full attention with as much lookahead uses it too", {**in_slots, "a step": both(_START >= 0, _TOKENS >= 1)}, as_full),
     ]
 
 

@@ -10,6 +10,7 @@ from settled.model.disciplines import (
     CALLBACK,
     CAP_WITHOUT_IN_FLIGHT,
     CEIL,
+    DISCARD_FLAG,
     LOCAL_SUBTRACTION,
     MAMBA_LOCAL,
     NO_FENCE,
@@ -104,6 +105,7 @@ REFUTATIONS = (
     *_refutations(LOCAL_SUBTRACTION, read=2, in_flight_read=2, write=2, rollback=7, ordered_write=7, held=3),
     *_refutations(CAP_WITHOUT_IN_FLIGHT, held=1),
     *_refutations(NULL_AT_ALLOCATION, read=1, write=1, ordered_read=1, ordered_write=1, rollback=4),
+    *_refutations(DISCARD_FLAG, counters=3),
 )
 
 

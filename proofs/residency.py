@@ -28,7 +28,7 @@ from settled.model.tracked import System, Tracked
 from settled.proofs import mamba
 from settled.proofs.counters import COUNTS, IN_ORDER_OUTPUT
 from settled.proofs.invariant import induction
-from settled.proofs.masks import CASES, Case, block_lemmas, chunk_lemmas, growing_prompt, mask_lemmas
+from settled.proofs.masks import CASES, FREEING, NO_MORE, Case, block_lemmas, chunk_lemmas, growing_prompt, mask_lemmas
 from settled.proofs.theorem import Killer, Part, Theorem
 
 ANY_MASK = AnyShrinking(int_variable("token"))
@@ -40,7 +40,7 @@ NEXT_STEP = (*OWNED, "resident")
 IN_ORDER = (*COUNTS, "pruned", "row", "every writer is ordered")
 
 _ANY, _ANY_VLLM = "any shrinking mask", "any shrinking mask, max(0, C - F)"
-_SLOTS = "mamba align, slots"
+SLOTS, _ALIGN = "mamba align, slots", "mamba align, no drafts"
 _NO_FENCE = "no fence, no load, any shrinking mask"
 NO_LOAD = {"every writer is ordered after the step": both(tracked.ORDERED, tracked.WAITS)}
 
@@ -108,9 +108,9 @@ READ_RESIDENT = Theorem(
         Part(_NO_FENCE, NO_FENCE, partial(in_order, GENERIC)),
         *(Part(f"mask: {title}", RIGHT, partial(mask_lemmas, case)) for title, case in CASES.items()),
         Part("R-SWA, a prompt that grows", RIGHT, growing_prompt),
-        Part(_SLOTS, RIGHT, mamba.used_slots),
+        Part(SLOTS, RIGHT, mamba.used_slots),
         Part("mamba align, as a window of two", RIGHT, mamba.as_a_window),
-        Part("mask: mamba align, no drafts", RIGHT, mamba.align_lemmas),
+        Part(f"mask: {_ALIGN}", RIGHT, mamba.align_lemmas),
         Part("mask: mamba none", RIGHT, mamba.none_lemmas),
         Part("chunks", RIGHT, chunk_lemmas),
         Part("blocks", RIGHT, block_lemmas),
@@ -121,12 +121,8 @@ READ_RESIDENT = Theorem(
         Killer(NO_FENCE, _ANY, "preempt, finish or abort", "fence"),
         Killer(RAW_FINISH, _ANY, "prune before a connector's finish", "pruned"),
         Killer(CEIL, "sliding window", "schedule another step", "pruned"),
-        Killer(
-            CEIL,
-            "mask: sliding window",
-            "the skip formula frees no more than the mask",
-            "the skip formula frees no more than the mask",
-        ),
+        *(Killer(CEIL, f"mask: {title}", NO_MORE, NO_MORE) for title in (*FREEING, _ALIGN)),
+        Killer(MAMBA_LOCAL, SLOTS, "schedule another step", "held"),
     ),
 )
 
@@ -142,7 +138,7 @@ ROLLBACK_RESIDENT = Theorem(
         Part(_ANY, RIGHT, partial(rollback, GENERIC)),
         Part(_ANY_VLLM, VLLM, partial(rollback, GENERIC)),
         *(Part(title, RIGHT, partial(rollback, case)) for title, case in CASES.items()),
-        Part(_SLOTS, RIGHT, mamba.next_slots),
+        Part(SLOTS, RIGHT, mamba.next_slots),
     ),
     killers=(
         Killer(OPTIMISTIC, _ANY, "schedule another step", "pruned"),
@@ -150,7 +146,7 @@ ROLLBACK_RESIDENT = Theorem(
         Killer(CALLBACK, _ANY, "schedule another step", "pruned"),
         Killer(LOCAL_SUBTRACTION, _ANY, "schedule another step", "pruned"),
         Killer(STALE_APPLIED, _ANY, "process a stale step", "pruned"),
-        Killer(OPTIMISTIC, _SLOTS, "schedule another step", "held"),
-        Killer(MAMBA_LOCAL, _SLOTS, "schedule another step", "held"),
+        Killer(OPTIMISTIC, SLOTS, "schedule another step", "held"),
+        Killer(MAMBA_LOCAL, SLOTS, "schedule another step", "held"),
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -62,6 +62,13 @@ def compiled_reads(mask: Kind) -> Callable[[int, int], bool]:
     """The mask as a Python function `reads(query, token)` of two positions, for an engine or a reference that serves it."""
     compiled = compile_terms([mask.reads(_QUERY, _TOKEN)], ["query", "token"])
     return lambda query, token: bool(compiled(query, token)[0])
+
+
+def served(mask: UserMask, block_size: int) -> UserMask:
+    """The mask as a monitor wants it, for blocks of `block_size` tokens: without a rule a block goes when each of its tokens may go."""
+    if mask.defines_frees is not None:
+        return mask
+    return replace(mask, defines_frees=lambda first, _, basis: both(*(mask.may_free(first + i, basis) for i in range(block_size))))
 
 
 # ---- loading ---------------------------------------------------------------------------------------------------------

@@ -104,6 +104,11 @@ def _is_tracked(discipline: Discipline) -> bool:
     return _has_right_counters(discipline) and not discipline.nulls_at_allocation
 
 
+def _prunes_in_full(discipline: Discipline) -> bool:
+    """Whether every schedule prunes, and takes all that it may: the proof and the search of `held_bounded` rely on it."""
+    return discipline.prunes_with_drafts and discipline.rounding is not Rounding.SHORT
+
+
 def _any(_: Discipline) -> bool:
     return True
 
@@ -183,7 +188,9 @@ ARGUMENTS = (
     Argument("T4", (Property.ROLLBACK_RESIDENT,), (None,), rollback, _is_tracked),
     Argument("T3", (Property.SINGLE_OWNER,), (None,), _owners, lambda discipline: not discipline.nulls_at_allocation),
     Argument("T1", (Property.COUNTERS_SYMMETRIC,), (None,), lambda _, discipline: prefix_sums(discipline), _any),
-    Argument("T8", (Property.HELD_BOUNDED,), (None,), _held, _has_right_counters),
+    Argument(
+        "T8", (Property.HELD_BOUNDED,), (None,), _held, lambda discipline: _has_right_counters(discipline) and _prunes_in_full(discipline)
+    ),
 )
 
 
@@ -260,7 +267,7 @@ class Weighing:
             if column not in argument.columns or contract not in argument.contracts or not argument.applies(discipline):
                 continue
             # A generic mask has no block boundary, which is what the cap counts and rounding is about.
-            needs_blocks = discipline.rounding is Rounding.CEIL or column == Property.HELD_BOUNDED
+            needs_blocks = discipline.rounding is not Rounding.FLOOR or column == Property.HELD_BOUNDED
             if self._prover.word(argument.build(_WINDOW if needs_blocks else GENERIC, discipline)) is Word.PROVED:
                 return argument.by
         return ""
@@ -277,7 +284,8 @@ class Weighing:
 
     def _search(self, discipline: Discipline, claims: Sequence[Claim], cell: Callable[..., Cell]) -> Cell:
         is_window = kind_weighed(discipline) is WINDOWED
-        if claims[0].prop is Property.SINGLE_OWNER or (claims[0].prop is Property.HELD_BOUNDED and not is_window):
+        of_held = claims[0].prop is Property.HELD_BOUNDED
+        if claims[0].prop is Property.SINGLE_OWNER or (of_held and not (is_window and _prunes_in_full(discipline))):
             return cell(Word.OPEN, searched=0)
         for asked in map(as_searched, claims):
             try:

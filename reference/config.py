@@ -27,8 +27,10 @@ class EngineConfig:
     """`num_blocks` counts the null block; `max_in_flight_steps` is the pipeline depth (1: synchronous scheduling).
 
     `num_speculative_tokens` is the number of drafts that a decode step carries at most, `num_lookahead_tokens` the slots
-    that a step may write past its tokens. `kv_consumer` says that a connector may load into pool blocks; `connector`, that
-    a connector is shown the table of every finished request.
+    that a step may write past its tokens. Without `enable_chunked_prefill` a prefill is one step; with it, one takes at most
+    `long_prefill_token_threshold` tokens of it (0: any number). `kv_consumer` says that a connector may load into pool blocks;
+    `connector`, that there is one, which may load, store, and is shown the table of every finished request; `transfers_wait`, that
+    an asynchronous load waits on the device for the steps in flight when it starts.
 
     `hash_block_size`: tokens that one hash of the prefix cache covers, a divisor of every block size (None: the greatest). If it is
     given and smaller than a block, and all groups are full attention, a hit may end within a block, which is then copied.
@@ -45,12 +47,15 @@ class EngineConfig:
     num_speculative_tokens: int = 0
     num_lookahead_tokens: int = 0
     max_model_len: int = 16384
+    enable_chunked_prefill: bool = True
+    long_prefill_token_threshold: int = 0
     enable_prefix_caching: bool = False
     hash_block_size: int | None = None
     zero_fresh_blocks: bool | None = None
     watermark: float = 0.0
     kv_consumer: bool = False
     connector: bool = False
+    transfers_wait: bool = False
     stale_output_mode: StaleOutputMode = StaleOutputMode.DELIVER
     discipline: Discipline = RIGHT
 
@@ -63,6 +68,7 @@ class EngineConfig:
             "max_num_batched_tokens": 1,
             "max_num_seqs": 1,
             "num_speculative_tokens": 0,
+            "long_prefill_token_threshold": 0,
             "num_lookahead_tokens": 0,
             "max_model_len": 2,
         }
@@ -71,6 +77,11 @@ class EngineConfig:
         for name, minimum in at_least.items():
             if getattr(self, name) < minimum:
                 raise ConfigError(f"{name} must be at least {minimum}, not {getattr(self, name)}")
+        if not self.enable_chunked_prefill and self.max_num_batched_tokens < self.max_model_len:
+            raise ConfigError(
+                f"max_num_batched_tokens is {self.max_num_batched_tokens}: a prefill of up to {self.max_model_len} tokens must fit into a "
+                "step without enable_chunked_prefill"
+            )
         if self.hash_block_size is not None and any(spec.block_size % self.hash_block_size for spec in self.cached_groups):
             raise ConfigError(f"hash_block_size: {self.hash_block_size} does not divide every block size")
         if not 0 <= self.watermark < 1:

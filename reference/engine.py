@@ -13,7 +13,8 @@ from settled.reference.config import EngineConfig, StaleOutputMode
 from settled.reference.connector import KVConnector, LastTableConnector
 from settled.reference.recorder import Recorder, Sink
 from settled.reference.request import EOS_TOKEN_ID, Request, RequestStep, StepOutput
-from settled.reference.scheduler import Drafter, Plan, Scheduler, SchedulerError
+from settled.reference.scheduler import Drafter, Scheduler, SchedulerError
+from settled.reference.scripted_schedule import Plan
 
 
 class Outcome(NamedTuple):
@@ -126,9 +127,18 @@ class Engine:
             raise SchedulerError("no step is unprocessed")
         step = self.unprocessed[0]
         model_output = {entry.request.request_id: sample(entry, choose(entry)) for entry in step.entries if entry.samples}
-        self.scheduler.update_from_output(step, model_output)
+        completions = self.connector.get_finished(step) if self.connector is not None else ()
+        self.scheduler.update_from_output(step, model_output, completions)
         self.unprocessed.popleft()
         return step
+
+    def poll(self) -> int:
+        """Takes in what the connector's workers report between two outputs; returns how many reports there were."""
+        if self.connector is None:
+            return 0
+        completions = self.connector.get_finished(None)
+        self.scheduler.update_from_workers(completions)
+        return len(completions)
 
     def run_to_idle(self, choose: Chooser = accept_all, *, steps_max: int = 100_000) -> int:
         """Fills the pipeline, processes one step, and so on until nothing is left; returns the number of steps processed.
@@ -143,14 +153,17 @@ class Engine:
             if not self.unprocessed:
                 if not self.scheduler.requests:
                     return steps
+                if self.poll():
+                    continue
                 raise SchedulerError(f"no step can be scheduled for {sorted(self.scheduler.requests)}")
             self.process(choose)
         raise SchedulerError(f"requests are left after {steps_max} steps: {sorted(self.scheduler.requests)}")
 
     @property
     def is_idle(self) -> bool:
-        """No request, no unprocessed step, nothing behind the fence."""
-        return not self.scheduler.requests and not self.unprocessed and not len(self.scheduler.fence)
+        """No request, no unprocessed step, no transfer, nothing behind the fence."""
+        scheduler = self.scheduler
+        return not (scheduler.requests or self.unprocessed or scheduler.remote.transfers.under_way or len(scheduler.fence))
 
     # ---- recording ---------------------------------------------------------------------------------------------------
 
@@ -195,7 +208,7 @@ class Engine:
         return RequestSnapshot(
             request=request_id,
             status=request.status.value,
-            generation=request.num_preemptions,
+            generation=request.generation,
             num_tokens=request.num_tokens,
             computed=request.num_computed_tokens,
             in_flight=request.num_in_flight_tokens,

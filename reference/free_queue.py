@@ -66,7 +66,18 @@ class FreeKVCacheBlockQueue:
         """Takes `count` blocks from the front, or raises PoolError and takes none."""
         if count > self.num_free_blocks:
             raise PoolError(f"{count} blocks were asked for, {self.num_free_blocks} are free")
-        return [self.popleft() for _ in range(count)]
+        blocks: list[KVCacheBlock] = []
+        block = self._sentinel.next_free_block
+        for _ in range(count):
+            assert block is not None
+            blocks.append(block)
+            after = block.next_free_block
+            block.prev_free_block = block.next_free_block = None
+            block = after
+        assert block is not None
+        self._sentinel.next_free_block, block.prev_free_block = block, self._sentinel
+        self.num_free_blocks -= count
+        return blocks
 
     def remove(self, block: KVCacheBlock) -> None:
         """Takes a block out of wherever it stands. Raises PoolError when it is not in the queue."""

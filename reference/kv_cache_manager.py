@@ -7,7 +7,7 @@ from math import lcm
 
 from settled.model.disciplines import FreeBasis, PruneFence
 from settled.model.events import CacheEntry, PerGroup, ReleaseCause
-from settled.model.specs import ChunkedLocalAttentionSpec, MambaSpec, SlidingWindowSpec
+from settled.model.specs import ChunkedLocalAttentionSpec, SlidingWindowSpec
 from settled.reference.admission import full_sequence_fits
 from settled.reference.config import EngineConfig
 from settled.reference.free_queue import KVCacheBlock
@@ -46,7 +46,7 @@ def free_basis_tokens(basis: FreeBasis, computed: int, in_flight: int, stale: in
 
 def _copier(request: Request, group: int) -> str:
     """Who holds the source of a copy-on-write, in the trace."""
-    return f"copy for {request.request_id}, generation {request.num_preemptions}, group {group}"
+    return f"copy for {request.request_id}, generation {request.generation}, group {group}"
 
 
 class KVCacheManager:
@@ -63,11 +63,14 @@ class KVCacheManager:
         self.managers = tuple(
             make_manager(spec, group, self.block_pool, config.discipline.rounding) for group, spec in enumerate(config.groups)
         )
-        state_basis = self.discipline.state_basis or self.discipline.free_basis
-        self.free_bases = tuple([state_basis if isinstance(spec, MambaSpec) else self.discipline.free_basis for spec in config.groups])
-        self.finish_bases = (self.discipline.finish_basis,) * len(config.groups)
+        discipline = self.discipline
+        prunes = [manager for manager in self.managers if type(manager) is not FullAttentionManager]
+        state_basis = discipline.state_basis or discipline.free_basis
+        self.pruners = tuple([(manager, state_basis if manager.holds_states else discipline.free_basis) for manager in prunes])
+        self.finish_pruners = tuple([(manager, discipline.finish_basis) for manager in prunes])
         self.has_window = tuple([isinstance(spec, SlidingWindowSpec | ChunkedLocalAttentionSpec) for spec in config.groups])
         self.no_nulls = (0,) * len(config.groups)
+        self.no_blocks: PerGroup = ((),) * len(config.groups)
         self.aligned = tuple([manager for manager in self.managers if isinstance(manager, MambaAlignManager)])
         self.holds_states = any(manager.holds_states for manager in self.managers)
         self.state_alignment = lcm(*(manager.block_size for manager in self.aligned))
@@ -134,13 +137,14 @@ class KVCacheManager:
         """Lets other requests hit the full blocks among the first `num_tokens` tokens, which must be known."""
         if not self.enable_caching:
             return
-        entries: list[CacheEntry] = []
+        entries: list[CacheEntry] | None = None if self.block_pool.recorder is None else []
         for manager in self.managers:
-            entries += manager.cache_blocks(request, num_tokens)
+            if num_tokens // manager.block_size > manager.num_cached_block.get(request.request_id, 0):
+                manager.cache_blocks(request, num_tokens, entries)
         for manager in self.partial_hits:
-            entries += manager.cache_prompt_tail(request, num_tokens, self.tokens_per_hash)
-        if entries and self.recorder is not None:
-            self.recorder.cache(tuple(entries))
+            manager.cache_prompt_tail(request, num_tokens, self.tokens_per_hash, entries)
+        if entries and self.block_pool.recorder is not None:
+            self.block_pool.recorder.cache(tuple(entries))
 
     # ---- allocation --------------------------------------------------------------------------------------------------
 
@@ -150,27 +154,42 @@ class KVCacheManager:
         num_new_tokens: int,
         *,
         hit: CacheHit | None = None,
+        num_external_tokens: int = 0,
         num_lookahead_tokens: int = 0,
+        delay_cache_blocks: bool = False,
         full_sequence_must_fit: bool = False,
         keep_watermark: bool = False,
+        prunes: bool = True,
     ) -> PerGroup | None:
         """Gives the request slots for `num_new_tokens` more tokens; per group the ids of new table entries, or None if the pool has
-        too few blocks. `hit` is a cached prefix that a request without blocks starts from; it must be able to finish its prefill if
-        `full_sequence_must_fit`, and leaves the watermark's blocks free if `keep_watermark`.
+        too few blocks. `hit` is a cached prefix that a request without blocks starts from; `num_external_tokens`, which a load brings,
+        follow. Such a request must be able to finish its prefill if `full_sequence_must_fit`, and leaves the watermark's blocks free if
+        `keep_watermark`.
 
         Prune first: it may free what is needed, and it is right even if the allocation then fails. Then take in the hit
         of every group before the first fresh block, for a fresh block may be a hit block of another group that was free.
+        With `delay_cache_blocks` nothing gets a hash: what a load should bring may turn out not to be there.
         """
-        assert num_new_tokens >= 1
-        num_tokens = request.num_computed_tokens + num_new_tokens + (0 if hit is None else hit.num_tokens)
+        assert num_new_tokens + num_external_tokens >= 1
+        num_adopted = (0 if hit is None else hit.num_tokens) + num_external_tokens
+        num_tokens = request.num_computed_tokens + num_new_tokens + num_adopted
         num_slots = min(num_tokens + num_lookahead_tokens, self.max_model_len)
-        first_indices = self._first_indices(num_tokens - 1)
+        # The next query is the last known token at the latest: it is computed again if all of them are loaded.
+        next_query = min(request.num_computed_tokens + num_adopted, request.num_tokens - 1)
+        first_indices = self.no_nulls
+        if num_external_tokens or self.discipline.nulls_at_allocation:
+            first_indices = self._first_indices(next_query if num_external_tokens else 0, num_tokens - 1)
         if hit is None:
-            self.remove_skipped_blocks(request, "window")
+            if prunes:
+                self.remove_skipped_blocks(request, "window")
             needed = self._num_blocks_to_allocate(request, num_slots, num_tokens, first_indices)
             if needed > self.block_pool.get_num_free_blocks():
                 return None
-        elif not self._adopt(request, hit, num_slots, num_tokens, first_indices, full_sequence_must_fit, keep_watermark):
+            if needed == 0 and first_indices is self.no_nulls:
+                if self.enable_caching and not delay_cache_blocks:
+                    self.cache_blocks(request, min(num_tokens, request.num_tokens))
+                return self.no_blocks
+        elif not self._adopt(request, hit, next_query, num_slots, num_tokens, first_indices, full_sequence_must_fit, keep_watermark):
             return None
         new_blocks = tuple(
             [
@@ -180,23 +199,27 @@ class KVCacheManager:
         )
         if hit is not None and hit.tails:
             self._copy_tails(request, hit)
-        # Drafts and tokens still to be sampled are not known: no hash can stand for them.
-        self.cache_blocks(request, min(num_tokens, request.num_tokens))
+        if not delay_cache_blocks:
+            # Drafts and tokens still to be sampled are not known: no hash can stand for them.
+            self.cache_blocks(request, min(num_tokens, request.num_tokens))
         return new_blocks
 
     def _adopt(
         self,
         request: Request,
         hit: CacheHit,
+        next_query: int,
         num_slots: int,
         num_tokens: int,
         first_indices: tuple[int, ...],
         full_sequence_must_fit: bool,
         keep_watermark: bool,
     ) -> bool:
-        """Puts the hit into the tables of a request that has none, if the pool can hold it and what the step adds."""
+        """Puts what `next_query` and later ones need of the hit into the tables of a request that has none, if the pool can hold it and
+        what the step adds.
+        """
         kept = [
-            manager.kept_of_hit(blocks, hit.num_tokens, request.num_prompt_tokens)
+            manager.kept_of_hit(blocks, next_query, request.num_prompt_tokens)
             for manager, blocks in zip(self.managers, hit.blocks, strict=True)
         ]
         tails_free = count_free([tail for tail in hit.tails if tail is not None])
@@ -228,28 +251,39 @@ class KVCacheManager:
 
     def remove_skipped_blocks(self, request: Request, cause: ReleaseCause) -> None:
         """Prunes the request's tables up to what the discipline's basis takes for granted."""
-        computed, in_flight, stale = request.counters
-        self.block_pool.prunes_wait_for = self._prune_waits_for(request)
-        for manager, basis in zip(self.managers, self.finish_bases if cause == "connector_finish" else self.free_bases, strict=True):
-            num_tokens = free_basis_tokens(basis, computed, in_flight, stale, self.drafts_max)
-            manager.remove_skipped_blocks(request.request_id, num_tokens, request.num_prompt_tokens, cause)
+        if self.discipline.prune_fence is not PruneFence.NONE:
+            self.block_pool.prunes_wait_for = self._prune_waits_for(request)
+        request_id, num_prompt_tokens = request.request_id, request.num_prompt_tokens
+        known_basis = None
+        num_tokens = 0
+        for manager, basis in self.finish_pruners if cause == "connector_finish" else self.pruners:
+            if basis is not known_basis:
+                num_tokens = free_basis_tokens(basis, *request.counters, self.drafts_max)
+                known_basis = basis
+            if num_tokens > 0:
+                manager.remove_skipped_blocks(request_id, num_tokens, num_prompt_tokens, cause)
 
     def _prune_waits_for(self, request: Request) -> int:
-        """The step, by sequence number, before whose output what is pruned now is not free; 0 if it is at once."""
-        if self.discipline.prune_fence is PruneFence.NONE:
-            return 0
+        """The step, by sequence number, before whose output what is pruned now is not free."""
         return self.num_steps_scheduled if self.discipline.prune_fence is PruneFence.POOL else request.last_step_sequence
 
-    def _first_indices(self, last_query: int) -> tuple[int, ...]:
-        """Per group the first new table entry that gets a block. All do, unless the discipline looks at the last query alone."""
-        if not self.discipline.nulls_at_allocation:
+    def _first_indices(self, after_load: int, last_query: int) -> tuple[int, ...]:
+        """Per group the first new table entry that gets a block. All do, but what no query from `after_load` on reads is not loaded,
+        and a discipline may look at the last query of the step alone.
+        """
+        query = last_query if self.discipline.nulls_at_allocation else after_load
+        if query <= 0:
             return self.no_nulls
         return tuple(
-            manager.get_num_skipped_tokens(last_query) // manager.block_size if has_window else 0
-            for manager, has_window in zip(self.managers, self.has_window, strict=True)
+            [
+                manager.get_skipped_range(query, 0)[1] if has_window else 0
+                for manager, has_window in zip(self.managers, self.has_window, strict=True)
+            ]
         )
 
     def _num_blocks_to_allocate(self, request: Request, num_slots: int, num_tokens: int, first_indices: tuple[int, ...]) -> int:
+        if first_indices is self.no_nulls:
+            return sum([manager.get_num_blocks_to_allocate(request, num_slots, num_tokens) for manager in self.managers])
         return sum(
             [
                 manager.get_num_blocks_to_allocate(request, num_slots, num_tokens, first_index=first_index)
@@ -257,12 +291,25 @@ class KVCacheManager:
             ]
         )
 
+    def zero_from(self, request_id: str, num_tokens: int) -> None:
+        """A load failed to write what follows the first `num_tokens` tokens: blocks that would have been zeroed are."""
+        for manager in self.managers:
+            if manager.zeroes_fresh_blocks:
+                blocks = manager.req_to_blocks[request_id][cdiv(num_tokens, manager.block_size) :]
+                self.block_pool.to_zero.extend([block.block_id for block in blocks if not block.is_null])
+
+    def can_go_back_to(self, request_id: str, num_computed_tokens: int) -> bool:
+        """Whether the request can compute on from there with the blocks that it has."""
+        return all(manager.can_go_back_to(request_id, num_computed_tokens) for manager in self.managers)
+
     # ---- states ------------------------------------------------------------------------------------------------------
 
     def new_step_starts(self) -> None:
         """The scheduler begins to make up a step."""
         for manager in self.aligned:
             manager.new_step_starts()
+        for keeper in self.partial_hits:
+            keeper.new_step_starts()
 
     def clip_chunk(self, request: Request, start: int, tokens: int) -> int:
         """How many of `tokens` tokens from `start` on a prefill chunk should take, so that it ends where a state can be cached.

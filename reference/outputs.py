@@ -43,11 +43,13 @@ def settle_output(entry: RequestStep, token_ids: Sequence[int], *, stale_output:
     assert request.unprocessed[0] is entry, f"request {request.request_id}: step {entry.step} is not the oldest"
     request.unprocessed.popleft()
     rejected_drafts = 1 + entry.drafts - len(token_ids) if entry.samples else 0
+    if stale_output is StaleOutput.FLAG:
+        entry.stale = request.num_stale_output_tokens > 0  # the flag is up: this output, whichever it is
     if entry.stale and stale_output is StaleOutput.UNDRAINED:
         return Settlement(len(token_ids), rejected_drafts, False, None)
     request.num_in_flight_tokens -= entry.tokens
     if entry.stale:
-        request.num_stale_output_tokens -= entry.tokens
+        request.num_stale_output_tokens -= 1 if stale_output is StaleOutput.FLAG else entry.tokens
     if request.is_finished:
         return Settlement(len(token_ids), rejected_drafts, False, None)
     if entry.stale:

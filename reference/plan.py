@@ -21,11 +21,14 @@ class HitError(PlanError):
 
 
 class PlannedStep(NamedTuple):
-    """`tokens` with `drafts` among them. `hit`: tokens that a starting request takes from the cache; None: all it finds."""
+    """`tokens` with `drafts` among them. `hit`: tokens that a starting request takes from the cache; None: all it finds. `external`:
+    tokens after them that a load within the step brings.
+    """
 
     tokens: int
     drafts: int
     hit: int | None = None
+    external: int = 0
 
 
 def check_planned_tokens(request: Request, step: PlannedStep, num_computed_tokens: int, config: EngineConfig) -> None:
@@ -48,7 +51,7 @@ def check_planned_tokens(request: Request, step: PlannedStep, num_computed_token
         raise PlanError(f"{who}: {step.tokens} tokens, but {left} are left to compute and {step.drafts} are drafts")
 
 
-def check_planned_hit(request: Request, step: PlannedStep, num_hit_tokens: int) -> None:
+def check_planned_hit(request: Request, hit: int | None, num_hit_tokens: int) -> None:
     """The cache must serve exactly the hit that the script took. Raises HitError."""
-    if step.hit is not None and step.hit != num_hit_tokens:
-        raise HitError(request.request_id, step.hit, num_hit_tokens)
+    if hit is not None and hit != num_hit_tokens:
+        raise HitError(request.request_id, hit, num_hit_tokens)

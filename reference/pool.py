@@ -162,7 +162,7 @@ class BlockPool:
         return [block for block in self.blocks if block.block_hash is not None or block.partial_hash is not None]
 
     def _evict(self, blocks: Sequence[KVCacheBlock]) -> None:
-        entries = []
+        entries: list[CacheEntry] | None = None if self.recorder is None else []
         for block in blocks:
             for block_hash in (block.block_hash, block.partial_hash):
                 if block_hash is None:
@@ -171,7 +171,8 @@ class BlockPool:
                 del same_hash[block.block_id]
                 if not same_hash:
                     del self._cached[block_hash]
-                entries.append(CacheEntry(block=block.block_id, group=block_hash.group, hash=block_hash.value))
+                if entries is not None:
+                    entries.append(CacheEntry(block=block.block_id, group=block_hash.group, hash=block_hash.value))
             block.block_hash = block.partial_hash = None
         if entries and self.recorder is not None:
             self.recorder.evict(tuple(entries))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from settled.model.events import PerGroup
 from settled.reference.free_queue import KVCacheBlock
 from settled.reference.pool import BlockPool
 
@@ -42,6 +43,12 @@ class StepPreparation:
         self._pending.append(BlockCopy(holder, group, source, target))
         if target.block_id in self.pool.to_zero:
             self.pool.to_zero.remove(target.block_id)  # every byte of it is copied
+
+    def keep_bytes(self, blocks: PerGroup) -> None:
+        """A load writes these fresh blocks: zeroing them would race with it."""
+        if self.pool.to_zero:
+            loaded = set().union(*blocks)
+            self.pool.to_zero[:] = [block for block in self.pool.to_zero if block not in loaded]
 
     def dispatch(self, step: int, sequence: int) -> None:
         """The step goes to the device. `step` is the number that the trace shows, `sequence` counts steps without gaps."""

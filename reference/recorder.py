@@ -8,10 +8,12 @@ from typing import Literal
 from settled.model.events import (
     SCHEMA_VERSION,
     Add,
+    After,
     Allocate,
     Cache,
     CacheEntry,
     Computed,
+    ComputedCause,
     Config,
     Copy,
     Drop,
@@ -21,7 +23,10 @@ from settled.model.events import (
     Finish,
     FinishReason,
     Hold,
+    Load,
+    Loaded,
     Move,
+    PerGroup,
     Preempt,
     Process,
     ProcessedRequest,
@@ -30,6 +35,8 @@ from settled.model.events import (
     Schedule,
     ScheduledRequest,
     State,
+    Store,
+    Stored,
     Touch,
     Zero,
 )
@@ -61,7 +68,7 @@ class Recorder:
                 groups=config.groups,
                 num_lookahead_tokens=config.num_lookahead_tokens,
                 max_model_len=config.max_model_len,
-                records=("counters", "content", "holds", "copies", "zero"),
+                records=("counters", "content", "holds", "copies", "zero", "order"),
             )
         )
 
@@ -77,8 +84,21 @@ class Recorder:
     def add(self, request: Request) -> None:
         self.emit(Add(request=request.request_id, prompt_tokens=request.num_prompt_tokens, max_tokens=request.max_tokens))
 
-    def hit(self, request_id: str, num_tokens: int) -> None:
-        self.emit(Computed(request=request_id, computed=num_tokens, cause="hit", stale=False, local=num_tokens))
+    def hit(self, request_id: str, num_local_tokens: int, num_external_tokens: int = 0) -> None:
+        """A prefix that need not be computed: in the cache, or brought by a load that starts next."""
+        self.emit(
+            Computed(
+                request=request_id,
+                computed=num_local_tokens + num_external_tokens,
+                cause="external" if num_external_tokens else "hit",
+                stale=False,
+                local=num_local_tokens,
+                external=num_external_tokens or None,
+            )
+        )
+
+    def computed(self, request_id: str, num_tokens: int, cause: ComputedCause, *, stale: bool = False) -> None:
+        self.emit(Computed(request=request_id, computed=num_tokens, cause=cause, stale=stale))
 
     def preempt(self, request_id: str, output: StaleOutputMode) -> None:
         self.emit(Preempt(request=request_id, output=output.value))
@@ -153,8 +173,28 @@ class Recorder:
     def zero(self, step: int, blocks: Sequence[int]) -> None:
         self.emit(Zero(step=step, blocks=tuple(blocks)))
 
+    # ---- transfers ---------------------------------------------------------------------------------------------------
+
+    def load(self, job: int, request_id: str, blocks: PerGroup, handles: int, step: int | None, after: tuple[After, ...]) -> None:
+        self.emit(Load(job=job, request=request_id, blocks=blocks, handles=handles, step=step, after=after))
+
+    def store(self, job: int, request_id: str, blocks: PerGroup, handles: int, step: int | None, after: tuple[After, ...]) -> None:
+        self.emit(Store(job=job, request=request_id, blocks=blocks, handles=handles, step=step, after=after))
+
+    def loaded(self, job: int, handle: int | None, failed: PerGroup | None, cancelled: bool) -> None:
+        self.emit(Loaded(job=job, ok=_is_ok(failed, cancelled), handle=handle, failed=failed, cancelled=cancelled or None))
+
+    def stored(self, job: int, handle: int | None, failed: PerGroup | None, cancelled: bool) -> None:
+        self.emit(Stored(job=job, ok=_is_ok(failed, cancelled), handle=handle, failed=failed, cancelled=cancelled or None))
+
+    # ---- the prefix cache --------------------------------------------------------------------------------------------
+
     def cache(self, entries: tuple[CacheEntry, ...]) -> None:
         self.emit(Cache(entries=entries))
 
     def evict(self, entries: tuple[CacheEntry, ...]) -> None:
         self.emit(Evict(entries=entries))
+
+
+def _is_ok(failed: PerGroup | None, cancelled: bool) -> bool:
+    return not cancelled and not (failed and any(failed))

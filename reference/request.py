@@ -15,6 +15,7 @@ EOS_TOKEN_ID = 0  # a sampled 0 stops a request; prompts may contain it
 
 class RequestStatus(Enum):
     WAITING = "waiting"
+    WAITING_FOR_REMOTE_KVS = "waiting_for_remote_kvs"  # has blocks, into which a load writes, or wrote
     RUNNING = "running"
     PREEMPTED = "preempted"
     FINISHED = "finished"
@@ -42,7 +43,10 @@ class Request:
     is_prefill_chunk: bool = True  # the last step of this generation left known tokens uncomputed, or there was none
     drop_stale_output: bool = False
     num_preemptions: int = 0
-    last_step_sequence: int = 0  # of the last step that carries this request; 0 before the first
+    generation: int = 0  # counts the resets of the computed count
+    pending_load: int | None = None  # the job of a load into this generation's blocks that is not over
+    num_stored_tokens: int = 0  # of which a store was started
+    last_step_sequence: int = 0  # of the last step that was scheduled with the present blocks; 0 before the first
     unprocessed: deque[RequestStep] = field(default_factory=deque)  # oldest first; at most the pipeline depth
     block_hashes: list[int] = field(default_factory=list)  # chained, of known tokens
 
@@ -64,6 +68,11 @@ class Request:
         return len(self.token_ids) + self.num_output_placeholders - self.num_computed_tokens
 
     @property
+    def is_ready(self) -> bool:
+        """Whether it may start. Stale output that will be delivered comes first: it may sample what would be next."""
+        return self.num_stale_output_tokens == 0 or self.drop_stale_output
+
+    @property
     def is_finished(self) -> bool:
         return self.status is RequestStatus.FINISHED
 
@@ -77,6 +86,20 @@ class Request:
         if (len(self.block_hashes) + 1) * tokens_per_hash <= len(self.token_ids):
             extend_block_hashes(self.block_hashes, self.token_ids, tokens_per_hash)
         return self.block_hashes
+
+    def mark_stale(self) -> None:
+        """Ends the generation: what is in flight comes back for nothing, or as tokens, and counts no more as computed."""
+        self.num_stale_output_tokens = self.num_in_flight_tokens
+        for entry in self.unprocessed:
+            entry.stale = True
+
+    def start_over(self, num_computed_tokens: int = 0) -> None:
+        """Begins a generation at `num_computed_tokens`."""
+        self.num_computed_tokens = num_computed_tokens
+        self.num_output_placeholders = 0
+        self.num_draft_tokens = 0
+        self.is_prefill_chunk = True
+        self.generation += 1
 
 
 class StepIndices(NamedTuple):
@@ -93,7 +116,7 @@ class RequestStep:
     """One request's part of one step. `start`, `tokens` and `drafts` are in tokens, as they stood when it was scheduled.
 
     `samples` says that the step computes the last known token, so that it samples 1 token and up to `drafts` more.
-    `stale` is what the scheduler believes; `generation` counts the preemptions before the step, whatever is believed.
+    `stale` is what the scheduler believes; `generation` counts the resets of the computed count before the step, whatever is believed.
     `indices`: of state kinds, whose masks do not tell.
     """
 
@@ -106,7 +129,9 @@ class RequestStep:
     new_blocks: PerGroup
     resumed: bool
     generation: int
+    external_tokens: int = 0  # a load within the step brings so many before `start`
     stale: bool = False
+    load: int | None = None  # the job of that load
     indices: StepIndices | None = None
 
 

@@ -17,9 +17,11 @@ from settled.reference.request import Request
 
 
 @contextmanager
-def all_or_nothing(manager: KVCacheManager, requests: Sequence[Request], running: list[Request], waiting: deque[Request]) -> Iterator[None]:
+def all_or_nothing(
+    manager: KVCacheManager, requests: Sequence[Request], running: list[Request], loading: list[Request], waiting: deque[Request]
+) -> Iterator[None]:
     """Within it, blocks and queues may move for `requests`; an exception takes it all back, events included."""
-    before = _Before(manager, requests, running, waiting)
+    before = _Before(manager, requests, running, loading, waiting)
     recorder = manager.recorder
     events: list[Event] = []
     emit = None if recorder is None else recorder.emit
@@ -41,13 +43,15 @@ def all_or_nothing(manager: KVCacheManager, requests: Sequence[Request], running
 class _Before:
     """The pool, the tables of the planned requests, and the queues, as they stood."""
 
-    def __init__(self, manager: KVCacheManager, requests: Sequence[Request], running: list[Request], waiting: deque[Request]) -> None:
-        self.manager, self.running, self.waiting = manager, running, waiting
+    def __init__(
+        self, manager: KVCacheManager, requests: Sequence[Request], running: list[Request], loading: list[Request], waiting: deque[Request]
+    ) -> None:
+        self.manager, self.running, self.loading, self.waiting = manager, running, loading, waiting
         self.pool: PoolState = manager.block_pool.save()
         self.preparation = manager.preparation.save()
         self.tables = [(group, request.request_id, group.save(request.request_id)) for group in manager.managers for request in requests]
         self.requests = [(request, request.status, request.num_computed_tokens) for request in requests]
-        self.queues = (tuple(running), tuple(waiting))
+        self.queues = (tuple(running), tuple(loading), tuple(waiting))
 
     def restore(self) -> None:
         self.manager.block_pool.restore(self.pool)
@@ -56,7 +60,8 @@ class _Before:
             group.restore(request_id, state)
         for request, status, num_computed_tokens in self.requests:
             request.status, request.num_computed_tokens = status, num_computed_tokens
-        running, waiting = self.queues
+        running, loading, waiting = self.queues
         self.running[:] = running
+        self.loading[:] = loading
         self.waiting.clear()
         self.waiting.extend(waiting)

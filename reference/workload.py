@@ -20,11 +20,13 @@ from settled.model.specs import (
 from settled.reference.admission import blocks_for_one_request
 from settled.reference.config import EngineConfig, StaleOutputMode
 from settled.reference.engine import Engine, Outcome
+from settled.reference.random_connector import ConnectorChances, RandomConnector
 from settled.reference.recorder import Sink
 from settled.reference.request import Request, RequestStep
 
 Check = Callable[[Engine], None]
 
+LOADABLE_KINDS = ("full", "sliding_window", "chunked_local")  # of hybrids of these a connector may load
 ALL_KINDS = ("full", "sliding_window", "chunked_local", "sink_window", "rswa", "mamba none", "mamba align")
 
 _IDLE_ROUNDS_MAX = 3  # rounds in which nothing moves before a request is given up
@@ -46,12 +48,16 @@ class Workload:
     chance_preempt: float
     chance_accept: float  # of each draft, after those before it
     chance_stop: float  # of an output
+    connector_chances: ConnectorChances
+    connector_workers: int
 
 
 @dataclass(slots=True)
 class RunSummary:
-    """What a run did. `operations`: one request in one scheduled or processed step. `given_up`: requests aborted because
-    nothing moved; always 0 under a right discipline."""
+    """What a run did. `operations`: one request in one scheduled or processed step, or one event of its own: it is added, aborted,
+    preempted, a transfer of it starts, or a worker reports it. `given_up`: requests aborted because nothing moved; always 0 under a
+    right discipline.
+    """
 
     steps: int = 0
     operations: int = 0
@@ -59,6 +65,8 @@ class RunSummary:
     aborted: int = 0
     preempted: int = 0
     given_up: int = 0
+    transfers: int = 0
+    failed_loads: int = 0
 
 
 def random_workload(seed: int, *, kinds: Sequence[str] = ALL_KINDS) -> Workload:
@@ -67,6 +75,8 @@ def random_workload(seed: int, *, kinds: Sequence[str] = ALL_KINDS) -> Workload:
     `kinds`: names of attention kinds from ALL_KINDS, and `custom:NAME` for a registered mask.
     """
     rng = Random(seed)
+    if kinds is ALL_KINDS and rng.random() < 0.25:
+        kinds = LOADABLE_KINDS
     drafts = rng.choice((0, 0, 1, 2, 3, 4))
     max_model_len = rng.randint(12, 72)
     groups = _random_groups(rng, kinds, drafts, max_model_len)
@@ -81,7 +91,8 @@ def random_workload(seed: int, *, kinds: Sequence[str] = ALL_KINDS) -> Workload:
         max_model_len=max_model_len,
         enable_prefix_caching=rng.random() < 0.6 and not any(_is_in_place(spec) for spec in groups),
         kv_consumer=rng.random() < 0.7,
-        connector=rng.random() < 0.4,
+        connector=rng.random() < 0.5,
+        transfers_wait=rng.random() < 0.3,
         stale_output_mode=rng.choice(tuple(StaleOutputMode)),
     )
     # Drawn apart, so that a seed's run is not another one for them.
@@ -105,6 +116,28 @@ def random_workload(seed: int, *, kinds: Sequence[str] = ALL_KINDS) -> Workload:
         chance_preempt=rng.choice((0.0, 0.02, 0.08)),
         chance_accept=rng.choice((0.2, 0.5, 0.8)),
         chance_stop=rng.choice((0.0, 0.02, 0.1)),
+        connector_chances=_random_chances(rng),
+        connector_workers=rng.choice((1, 1, 2, 3)),
+    )
+
+
+def without_transfers(workload: Workload) -> Workload:
+    """The same, but its connector is shown finished tables and does nothing else."""
+    chances = replace(workload.connector_chances, match=0.0, store=0.0, store_finished=0.0)
+    return replace(workload, connector_chances=chances)
+
+
+def _random_chances(rng: Random) -> ConnectorChances:
+    return ConnectorChances(
+        match=rng.choice((0.0, 0.3, 0.9)),
+        asynchronous=rng.choice((0.0, 0.5, 1.0)),
+        whole=rng.choice((0.0, 0.3, 1.0)),
+        unknown=rng.choice((0.0, 0.0, 0.2)),
+        store=rng.choice((0.0, 0.1, 0.5)),
+        store_finished=rng.choice((0.0, 0.5)),
+        complete=rng.choice((0.05, 0.3, 0.9)),
+        fail=rng.choice((0.0, 0.1, 0.5)),
+        cancel=rng.choice((0.0, 0.0, 0.1)),
     )
 
 
@@ -163,13 +196,18 @@ class _Run:
     def __init__(self, workload: Workload, discipline: Discipline, sink: Sink | None) -> None:
         self.workload = workload
         self.rng = Random(workload.seed ^ 0xB10C)
-        self.engine = Engine(replace(workload.config, discipline=discipline), sink, drafter=self._num_drafts)
+        self.connector = self._connector() if workload.config.connector else None
+        config = replace(workload.config, discipline=discipline)
+        self.engine = Engine(config, sink, connector=self.connector, drafter=self._num_drafts)
         self.summary = RunSummary()
         vocabulary = range(1, 1000)
         self.prefixes = [tuple(self.rng.choices(vocabulary, k=workload.prompt_tokens_max)) for _ in range(workload.shared_prefixes)]
 
+    def _connector(self) -> RandomConnector:
+        return RandomConnector(Random(self.rng.random()), self.workload.connector_chances, num_workers=self.workload.connector_workers)
+
     def round(self) -> bool:
-        """Perhaps adds, aborts, preempts; then schedules or processes. False when no step could move."""
+        """Perhaps adds, aborts, preempts; then schedules or processes, and polls the connector. False when nothing could move."""
         workload, rng, requests = self.workload, self.rng, self.engine.scheduler.requests
         if len(requests) < workload.requests_max and (not requests or rng.random() < workload.chance_add):
             self._add()
@@ -178,7 +216,19 @@ class _Run:
             self.summary.aborted += 1
         if workload.chance_preempt and self.engine.scheduler.running and rng.random() < workload.chance_preempt:
             self.engine.preempt(rng.choice(self.engine.scheduler.running).request_id)
-        return self._move()
+        has_moved = self._move()
+        if self.connector is None:
+            return has_moved
+        reports = self.engine.poll()
+        self.summary.operations += reports
+        return has_moved or reports > 0
+
+    def finish_transfers(self) -> bool:
+        """All that is under way is over now; whether there was anything."""
+        completions = self.connector.get_all_finished() if self.connector is not None else ()
+        self.engine.scheduler.update_from_workers(completions)
+        self.summary.operations += len(completions)
+        return len(completions) > 0
 
     def _move(self) -> bool:
         engine = self.engine
@@ -200,6 +250,7 @@ class _Run:
             self.engine.abort(request_id)
         while self.engine.unprocessed:
             self.engine.process(self._outcome)
+        self.finish_transfers()
 
     def give_up_oldest(self) -> None:
         self.engine.abort(next(iter(self.engine.scheduler.requests)))
@@ -238,15 +289,19 @@ def run_workload(
 ) -> RunSummary:
     """Runs until `steps` steps are scheduled, then aborts the rest, drains, and ends the recording on an idle engine.
 
-    `fence` replaces the discipline's choice; `check` is called after every round. When nothing moves for a few rounds,
-    the oldest request is aborted and counted as given up, so that a run ends under every discipline.
+    `fence` replaces the discipline's choice; without one, loads wait on the device for the steps in flight. `check` is called after
+    every round. When nothing moves for a few rounds, all transfers under way are over; when nothing moves still, the oldest request
+    is aborted and counted as given up, so that a run ends under every discipline.
     """
     if fence is not None:
         discipline = replace(discipline, fence=fence)
+        workload = replace(workload, config=replace(workload.config, transfers_wait=workload.config.transfers_wait or not fence))
     run = _Run(workload, discipline, sink)
     idle_rounds = 0
     while run.summary.steps < steps:
         idle_rounds = 0 if run.round() else idle_rounds + 1
+        if idle_rounds > _IDLE_ROUNDS_MAX and run.finish_transfers():
+            idle_rounds = 0
         if idle_rounds > _IDLE_ROUNDS_MAX and run.engine.scheduler.requests:
             run.give_up_oldest()
             idle_rounds = 0
@@ -255,7 +310,10 @@ def run_workload(
     run.drain()
     if check is not None:
         check(run.engine)
-    run.summary.preempted = run.engine.scheduler.num_preemptions
+    scheduler = run.engine.scheduler
+    run.summary.preempted = scheduler.num_preemptions
+    run.summary.transfers, run.summary.failed_loads = scheduler.remote.transfers.num_started, scheduler.remote.num_failed_loads
+    run.summary.operations += run.summary.added + run.summary.aborted + run.summary.preempted + run.summary.transfers
     run.engine.end_recording()
     assert run.engine.is_idle
     assert not any(run.engine.pool_snapshot()), "a drained engine has given every block back"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from settled.model.events import (
     NULL_BLOCK,
+    After,
     Allocate,
     Cache,
     Copy,
@@ -28,25 +29,39 @@ def allocate(live: Live, line: int, event: Allocate) -> None:
     """Fresh blocks enter a table; a step that is still watched on one of them loses it."""
     request = _placed(live, event)
     group, blocks, ledger = event.group, event.blocks, live.ledger
-    table = request.begin_table(group)
-    if live.hides_moves:
+    table = request.begin_table(group) if request.tables[group].is_over else request.tables[group]
+    if live.moves_group[group]:
         _infer_moves(request, group, event.first_index, event.first_index + len(blocks))
     table.has_fresh = True
-    waits_for = live.waits_for(event.after) if event.after else -1
-    watches = live.residency.watches
+    watches, references, cached, held, notes = live.residency.watches, ledger.references, ledger.cached, table.blocks, table.notes
     for index, block in enumerate(blocks, start=event.first_index):
-        ledger.allocate(request, group, index, block, line)
+        if block == NULL_BLOCK or references[block] or block in cached:
+            ledger.allocate(request, group, index, block, line)
+        else:
+            references[block] = 1  # what that does for a block that is free and not cached, as most are
         if block in watches:
             live.residency.lost(block, Loss.REALLOCATED, line, f"request {request.name}")
-        former = table.put(index, block)
-        if former != NULL_BLOCK:
-            ledger.replaced(request, group, index, former, line)
-        if waits_for >= 0:
-            live.waits[block] = waits_for
-        elif live.waits:
-            live.waits.pop(block, None)
+        if index == len(held) and not notes:
+            held.append(block)
+            table.held += 1
+        else:
+            former = table.put(index, block)
+            if former != NULL_BLOCK:
+                ledger.replaced(request, group, index, former, line)
+    if event.after or live.waits:
+        _note_waits(live, blocks, event.after)
     if live.bounds.checked:
         live.bounds.grew(request, group, line)
+
+
+def _note_waits(live: Live, blocks: tuple[int, ...], after: tuple[After, ...] | None) -> None:
+    """What the device waits for before it uses fresh blocks, until they are given out again."""
+    waits_for = live.waits_for(after)
+    for block in blocks:
+        if waits_for >= 0:
+            live.waits[block] = waits_for
+        else:
+            live.waits.pop(block, None)
 
 
 def _infer_moves(request: Request, group: int, first_index: int, required: int) -> None:
@@ -83,7 +98,8 @@ def _placed(live: Live, event: Allocate | Touch) -> Request:
         raise BadEventError(f"first_index {event.first_index} is out of range: expected at least 0")
     if event.blocks:
         live.findings.saw_blocks = True
-    return live.active_request(event.request)
+    request = live.requests.get(event.request)
+    return live.active_request(event.request) if request is None or request.finished else request
 
 
 def release(live: Live, line: int, event: Release) -> None:
@@ -102,7 +118,7 @@ def release(live: Live, line: int, event: Release) -> None:
             live.ledger.not_held(event.request, group, index, block, NULL_BLOCK, line)
         live.ledger.compare_freed([], event.freed, line, event.request)
         return
-    freed = _release_all(live, line, request, event)
+    freed = _release_all(live, line, request, event) if blocks else []
     if event.freed != tuple(freed):
         live.ledger.compare_freed(freed, event.freed, line, request)
     if event.cause in PRUNE_CAUSES and live.bounds.checked:
@@ -116,29 +132,41 @@ def _release_all(live: Live, line: int, request: Request, event: Release) -> lis
     group, indices = event.group, event.indices
     table, is_deferred = request.tables[group], event.cause == "deferred"
     note = Note(request.name, line, event.cause, request.computed)
-    held, moved, watches = table.blocks, table.moved, live.residency.watches
+    held, notes, moved = table.blocks, table.notes, table.moved
+    watches, references = live.residency.watches, live.ledger.references
+    low, high = min(indices), max(indices)
     users: list[Entry] = []
-    if request.unprocessed and indices:
+    if request.unprocessed:
         # What moved is seen at other indices than these.
-        users = list(request.unprocessed) if moved else live.residency.users(request, group, min(indices), max(indices))
+        users = list(request.unprocessed) if moved else live.residency.users(request, group, low, high)
     freed = []
     for index, block in zip(indices, event.blocks, strict=True):
-        if not (is_deferred and request.take_fenced(group, index, block)):
-            if block == NULL_BLOCK or not 0 <= index < len(held) or held[index] != block:
-                where = _where_it_moved(request, group, block)
-                if where is None:
-                    live.ledger.not_held(request.name, group, index, block, table.block_at(index), line)
-                    continue
-                index = where
+        if is_deferred and request.take_fenced(group, index, block):
+            pass
+        elif block != NULL_BLOCK and 0 <= index < len(held) and held[index] == block:
+            held[index] = NULL_BLOCK
+            table.held -= 1
+            notes[index] = note
+        else:
+            where = _where_it_moved(request, group, block)
+            if where is None:
+                live.ledger.not_held(request.name, group, index, block, table.block_at(index), line)
+                continue
+            index = where
             table.take(index, note)
-        seen = (index, *(moved.pop(block) - {index})) if block in moved else (index,)
         if users:
+            seen = (index, *(moved.pop(block) - {index})) if block in moved else (index,)
             live.residency.released(users, group, seen, block, note)
-        if live.ledger.give_up(block):
-            if block in watches:
-                live.residency.lost(block, Loss.FREED, line)
-            freed.append(block)
-        # Otherwise, who shares it with the request's steps was told when they began to share.
+        elif block in moved:
+            del moved[block]
+        if references[block] == 1:
+            references[block] = 0
+        elif not live.ledger.give_up(block):
+            continue  # who shares it with the request's steps was told when they began to share
+        if block in watches:
+            live.residency.lost(block, Loss.FREED, line)
+        freed.append(block)
+    table.taken(low, high)
     return freed
 
 

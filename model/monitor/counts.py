@@ -29,18 +29,6 @@ class Counts:
             self._report("start", f"{what} {request.computed}", line, request, step)
         request.computed = start
 
-    def scheduled(self, request: Request, tokens: int) -> None:
-        """A step counts as computed and in flight."""
-        request.computed, request.in_flight, request.stale = masks.counters_after_schedule(
-            request.computed, request.in_flight, request.stale, tokens
-        )
-
-    def processed(self, request: Request, tokens: int, rejected: int) -> None:
-        """An output came back; a stale one rolls nothing back."""
-        request.computed, request.in_flight, request.stale = masks.counters_after_process(
-            request.computed, request.in_flight, request.stale, tokens, rejected
-        )
-
     def generation_ended(self, request: Request) -> None:
         """All that is in flight is stale."""
         request.computed, request.in_flight, request.stale = masks.counters_after_preempt(

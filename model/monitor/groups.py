@@ -7,7 +7,8 @@ from functools import cache
 
 from settled.model.algebra import int_variable
 from settled.model.kinds import Kind, MambaNone, kind_of
-from settled.model.monitor.masks import Formulas, Mask, Shape, TokenMask, shape_of
+from settled.model.monitor.keys import Formulas, Shape, TokenMask, shape_of
+from settled.model.monitor.masks import Mask
 from settled.model.monitor.slots import Aligned, AlignedWithDrafts, InPlace
 from settled.model.specs import CustomSpec, KVCacheSpec, MambaSpec, RSWASpec
 

@@ -41,6 +41,7 @@ class Ledger:
         self.cached: dict[int, list[CacheEntry]] = {}
         self.has_content = self.knows_cache = knows_cache
         self._pins: Counter[int] = Counter()  # the references that only keep a block in memory
+        self._copies: Counter[int] = Counter()  # the references of copies to be made
         self._holders: dict[tuple[str, HolderKind], Counter[int]] = {}
         self._findings = findings
 
@@ -48,15 +49,11 @@ class Ledger:
 
     def allocate(self, request: Request, group: int, index: int, block: int, line: int) -> None:
         """A fresh block enters a table."""
-        references = self.references
-        if block == NULL_BLOCK or references[block]:
+        if block == NULL_BLOCK or self.references[block]:
             self._refused(request, group, index, block, line)
-            if block != NULL_BLOCK:
-                self.add_reference(block)
-        else:
-            references[block] = 1
-        if block in self.cached:
-            del self.cached[block]
+        if block != NULL_BLOCK:
+            self.add_reference(block)
+            self.cached.pop(block, None)
 
     def touch(self, request: Request, group: int, index: int, block: int, line: int) -> None:
         """A cached block enters a table."""
@@ -126,6 +123,7 @@ class Ledger:
                 self._pins[block] += 1
             else:
                 self.add_reference(block)
+                self._copies[block] += 1
         if not held:
             del self._holders[holder, kind]
 
@@ -145,6 +143,7 @@ class Ledger:
                 is_free = self.references[block] == 0
             else:
                 is_free = self.give_up(block)
+                _one_less(self._copies, block)
             if is_free:
                 freed.append(block)
         for key in _KINDS:
@@ -175,18 +174,24 @@ class Ledger:
             else:
                 self.cached.pop(entry.block, None)
 
-    def same_bytes(self, request: str, group: int, block: int, first: int, last: int) -> bool | None:
-        """Whether the block's hash stands for what a request writes at the tokens from `first` to `last`.
+    def same_bytes(self, request: str, group: int, block: int, first: int, last: int, *, ends_there: bool = False) -> bool | None:
+        """Whether the block's hash stands for what a request writes at the tokens from `first` to `last`. If all others only copy the
+        block, what is written past the hash's tokens is nobody's business: a copy is made for those tokens.
+
+        `ends_there`: the block keeps a state, so its hash must stand for the tokens up to `last` and for no more.
 
         None if that cannot be known: an entry of another request says so only if this one has the same tokens, and one with half a
         range may end anywhere. An entry with no range at all is taken to stand for these tokens, as the recorded traces of engines
         demand: they record the block alone, which was hashed for what is scheduled to be written there.
         """
         found: bool | None = False
+        is_only_copied = block in self._copies and self.users(block) - self._copies[block] <= 1
         for entry in self.cached.get(block, ()):
             if entry.group is not None and entry.group != group:
                 continue
-            if (entry.start is not None and entry.start > first) or (entry.end is not None and last >= entry.end):
+            if (entry.start is not None and entry.start > first) or (entry.end is not None and last >= entry.end and not is_only_copied):
+                continue
+            if ends_there and entry.end not in (None, last + 1):
                 continue
             if (entry.start is None) == (entry.end is None) and entry.request in (None, request):
                 return True

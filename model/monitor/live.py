@@ -13,6 +13,7 @@ from settled.model.monitor.findings import Findings
 from settled.model.monitor.groups import GroupMasks
 from settled.model.monitor.ledger import Ledger
 from settled.model.monitor.residency import Residency
+from settled.model.monitor.slots import AlignedWithDrafts
 from settled.model.monitor.state import Entry, Request, Table
 
 
@@ -52,7 +53,9 @@ class Live:
         self.group_masks = GroupMasks(config.groups, custom)
         self.modelled = self.group_masks.modelled
         self.modelled_count = sum(self.modelled)
-        self.hides_moves = "copies" not in config.records  # an engine that records no moves
+        # Of an engine that records no moves, those of speculative blocks are inferred.
+        fixed = self.group_masks.of(None)
+        self.moves_group = [isinstance(mask, AlignedWithDrafts) and "copies" not in config.records for mask in fixed]
         self.ledger = Ledger(config.num_blocks, findings, knows_cache="content" in config.records)
         self.residency = Residency(config.num_lookahead_tokens, self.ledger, findings)
         self.counts = Counts(findings)

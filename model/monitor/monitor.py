@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from settled.model import events as ev
 from settled.model.kinds import Kind
 from settled.model.monitor import blocks, rotation, steps, transfers
-from settled.model.monitor.findings import Findings
+from settled.model.monitor.findings import NOTHING, Findings, Told
 from settled.model.monitor.live import BadEventError, Live
 from settled.model.monitor.report import PropertyResult, Report, Verdict
 from settled.model.monitor.violation import Violation
@@ -59,7 +59,7 @@ class Monitor:
         self._unjudged = 0  # suspects whose true start the trace does not tell
         self._saw_counters = False
 
-    def feed(self, line: int, event: ev.Event) -> list[Violation]:
+    def feed(self, line: int, event: ev.Event) -> Sequence[Violation]:
         """The violations that became certain with this event. Raises TraceError."""
         self._events += 1
         handler = HANDLERS.get(type(event))
@@ -71,7 +71,12 @@ class Monitor:
                 handler(self._live, line, event)
         except BadEventError as error:
             raise TraceError(self._source, line, f"{event.name}: {error}") from None
-        return self._findings.take_fresh()
+        return self._findings.take_fresh() if self._findings.fresh else NOTHING
+
+    def counters(self, request: str) -> tuple[int, int, int] | None:
+        """Tokens computed, in flight and stale, as the trace makes them; None for a request that is not there."""
+        known = self._live.requests.get(request)
+        return None if known is None else (known.computed, known.in_flight, known.stale)
 
     # ---- events about the trace itself -------------------------------------------------------------------------------
 
@@ -152,7 +157,8 @@ class Monitor:
 
     def _result(self, name: Property) -> PropertyResult:
         findings = self._findings
-        causes = {cause: count for (of, cause), count in sorted(findings.counts.items()) if of is name}
+        tally = findings.tallies[name]
+        causes = dict(sorted(tally.causes.items()))
         groups, remarks = self._scope(name)
         return PropertyResult(
             property=name,
@@ -161,7 +167,7 @@ class Monitor:
             causes=causes,
             groups=groups,
             remarks=remarks,
-            violations=tuple(findings.kept[name]),
+            violations=Told(tally.kept),
         )
 
     def _verdict(self, name: Property, violated: bool, groups: tuple[int, ...]) -> Verdict:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -35,7 +36,7 @@ class PropertyResult:
     causes: dict[str, int]
     groups: tuple[int, ...]
     remarks: tuple[str, ...]
-    violations: tuple[Violation, ...]
+    violations: Sequence[Violation]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

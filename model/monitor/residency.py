@@ -9,6 +9,7 @@ processed its step's true start is known, and its suspects are judged.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from settled.model.events import NULL_BLOCK
 from settled.model.monitor.findings import Findings
@@ -19,16 +20,16 @@ from settled.model.monitor.violation import Loss, Violation, tokens_text
 from settled.model.properties import Contract, Property
 
 # Which property a loss breaks, read by the step or written by it. A write into a free block harms nobody: `write_owned` is broken
-# when the block has a new owner.
+# when the block has a new owner. Tuples: an enumeration's hash costs more than a few comparisons.
 _READ = {
-    Contract.SETTLED: frozenset({Loss.ABSENT, Loss.FREED, Loss.REALLOCATED, Loss.LOADED_OVER}),
-    Contract.STREAM_ORDER: frozenset({Loss.ABSENT, Loss.LOADED_OVER}),
-    Contract.EVENT: frozenset({Loss.ABSENT, Loss.LOADED_OVER}),
+    Contract.SETTLED: (Loss.FREED, Loss.REALLOCATED, Loss.ABSENT, Loss.LOADED_OVER),
+    Contract.STREAM_ORDER: (Loss.ABSENT, Loss.LOADED_OVER),
+    Contract.EVENT: (Loss.ABSENT, Loss.LOADED_OVER),
 }
 _WRITTEN = {
-    Contract.SETTLED: frozenset({Loss.ABSENT, Loss.REALLOCATED, Loss.LOADED_OVER, Loss.SHARED}),
-    Contract.STREAM_ORDER: frozenset({Loss.ABSENT, Loss.LOADED_OVER, Loss.SHARED}),
-    Contract.EVENT: frozenset({Loss.ABSENT, Loss.LOADED_OVER, Loss.SHARED}),
+    Contract.SETTLED: (Loss.REALLOCATED, Loss.ABSENT, Loss.LOADED_OVER, Loss.SHARED),
+    Contract.STREAM_ORDER: (Loss.ABSENT, Loss.LOADED_OVER, Loss.SHARED),
+    Contract.EVENT: (Loss.ABSENT, Loss.LOADED_OVER, Loss.SHARED),
 }
 _HOW = {
     Loss.FREED: "the block went back to the pool",
@@ -36,6 +37,54 @@ _HOW = {
     Loss.LOADED_OVER: "{} could write into it, on a stream that does not wait for the step,",
     Loss.SHARED: "{} held the block too, and no prefix-cache entry says that the same bytes are written",
 }
+
+
+class LossFacts(NamedTuple):
+    """What a violation says, taken down when it is certain; nothing of the request or the step is kept alive for it."""
+
+    property: Property
+    contract: Contract
+    line: int
+    cause: str
+    loss: Loss
+    taken_by: str | None
+    written: bool
+    step: int
+    request: str
+    group: int
+    table_index: int
+    block: int
+    note: Note | None
+    span: tuple[Mask, int, int, int]  # the mask, the step's start as it was known, its tokens, lookahead tokens
+
+    def violation(self) -> Violation:
+        """The violation in words."""
+        note, (mask, start, tokens, lookahead) = self.note, self.span
+        needed = mask.needed(start, tokens, self.table_index, lookahead, self.written)
+        if self.loss is Loss.ABSENT:
+            happened = _absent_text(self.block, note)
+        else:
+            happened = f"{_release_text(note)}{_HOW[self.loss].format(self.taken_by)} while the step was unprocessed"
+        verb = "writes" if self.written else "reads"
+        step = f"step {self.step} of request {self.request} {verb} {tokens_text(needed)}"
+        where = f"through index {self.table_index} of its table in group {self.group} (block {self.block})"
+        return Violation(
+            property=self.property,
+            contract=self.contract,
+            line=self.line,
+            cause=self.cause,
+            detail=f"{step} {where}, but {happened}",
+            step=self.step,
+            request=self.request,
+            group=self.group,
+            index=self.table_index,
+            block=self.block,
+            needed=needed,
+            freed_by=note.request if note else None,
+            freed_at_line=note.line if note else None,
+            release_cause=note.cause if note else None,
+            taken_by=self.taken_by,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +105,9 @@ class Residency:
         self._ledger = ledger
         self._lookahead = lookahead
         self._findings = findings
-        self._reads = _READ[findings.contract]
-        self._writes = _WRITTEN[findings.contract]
-        self._harms = self._reads | self._writes
+        read, written = _READ[findings.contract], _WRITTEN[findings.contract]
+        self._harms = (*read, *written)
+        self._kinds_of_use = ((False, read), (True, written))
         self.watches: dict[int, list[Watch]] = {}  # block → the steps that may use it though their request has released it
         self.rollbacks: dict[str, _Rollback] = {}  # those that wait for a finish, or for an event that tells there is none
 
@@ -97,35 +146,49 @@ class Residency:
         """Reports what is certain of a loss, and keeps what is not as a suspect."""
         entry, group, index = watch.entry, watch.group, watch.table_index
         mask = _mask(entry.request, group)
-        for written in (False, True):
-            if loss not in (self._writes if written else self._reads):
+        for written, harmful in self._kinds_of_use:
+            if loss not in harmful:
                 continue
-            needs = mask.needs(entry, group, index, self._lookahead, written=written)
-            if needs is not False:
-                suspect = Suspect(watch, loss, line, taken_by, written)
-                if needs:
-                    self._report(suspect)
-                else:
-                    if entry.suspects is None:
-                        entry.suspects = []
-                    entry.suspects.append(suspect)
+            needs = mask.needs(entry, group, index, self._lookahead, written)
+            if needs is False:
+                continue
+            suspect = Suspect(watch, loss, line, taken_by, written)
+            if needs:
+                self._report(suspect)
+            elif entry.suspects is None:
+                entry.suspects = [suspect]
+            else:
+                entry.suspects.append(suspect)
 
     def shared(self, watch: Watch, line: int, taken_by: str) -> None:
         """Others hold a block of a step's row: it may write there only what the block's hash stands for."""
         entry = watch.entry
-        written = _mask(entry.request, watch.group).written_span(entry, watch.group, watch.table_index, self._lookahead)
-        if written is None:
+        mask = _mask(entry.request, watch.group)
+        written = mask.written_span(entry, watch.group, watch.table_index, self._lookahead)
+        if written is None or (mask.keeps_states and self._is_overwritten(watch, mask)):
             return
         if not self._ledger.has_content:
             reason = "a shared block is written, and no prefix-cache entries are recorded (no `content` in records)"
             self._findings.cannot_decide(Property.WRITE_OWNED, reason)
             return
-        same = self._ledger.same_bytes(entry.request.name, watch.group, watch.block, *written)
+        same = self._ledger.same_bytes(entry.request.name, watch.group, watch.block, *written, ends_there=mask.keeps_states)
         if same is None:
             reason = "a shared block is written, and its prefix-cache entry does not tell whether it stands for the same tokens"
             self._findings.cannot_decide(Property.WRITE_OWNED, reason)
         elif not same:
             self.judge(watch, Loss.SHARED, line, taken_by)
+
+    def _is_overwritten(self, watch: Watch, mask: Mask) -> bool:
+        """Whether a later step of the generation leaves another state in the block. Steps run in order: whoever uses the block from now
+        on finds what the last of them writes, which is judged itself."""
+        entry, group, index = watch.entry, watch.group, watch.table_index
+        return any(
+            later.order > entry.order
+            and later.generation == entry.generation
+            and later.row_block(group, index) == watch.block
+            and mask.needs(later, group, index, self._lookahead, written=True) is True
+            for later in entry.request.unprocessed
+        )
 
     def undecidable(self, reason: str) -> None:
         """A loss that the trace cannot show to be harmless or harmful."""
@@ -137,7 +200,7 @@ class Residency:
         for suspect in entry.suspects or ():
             watch = suspect.watch
             mask = _mask(entry.request, watch.group)
-            if mask.needs_now(entry, watch.group, watch.table_index, self._lookahead, written=suspect.written):
+            if mask.needs_now(entry, watch.group, watch.table_index, self._lookahead, suspect.written):
                 self._report(suspect)
         for block in entry.watched or ():
             kept = [watch for watch in self.watches.get(block, ()) if watch.entry is not entry]
@@ -167,6 +230,8 @@ class Residency:
         """
         missing: list[tuple[int, int, Note | None]] = []
         for group, mask, table in request.modelled:
+            if request.computed >= table.clear_from and len(table.blocks) * mask.block_size >= request.computed:
+                continue
             missing += [(group, index, table.notes.get(index)) for index in mask.gone(request, group)]
         if missing:
             self.rollbacks[request.name] = _Rollback(request, line, request.computed, rejected, tuple(missing))
@@ -188,36 +253,15 @@ class Residency:
     # ---- reports -----------------------------------------------------------------------------------------------------
 
     def _report(self, suspect: Suspect) -> None:
-        watch, loss = suspect.watch, suspect.loss
-        entry, note = watch.entry, watch.note
-        mask = _mask(entry.request, watch.group)
-        needed = mask.needed(entry, watch.group, watch.table_index, self._lookahead, written=suspect.written)
-        if loss is Loss.ABSENT:
-            happened = _absent_text(watch, note)
-        else:
-            happened = f"{_release_text(note)}{_HOW[loss].format(suspect.taken_by)} while the step was unprocessed"
-        verb = "writes" if suspect.written else "reads"
-        step = f"step {entry.step} of request {entry.request.name} {verb} {tokens_text(needed)}"
-        where = f"through index {watch.table_index} of its table in group {watch.group} (block {watch.block})"
-        self._findings.add(
-            Violation(
-                property=self._property_of(suspect, mask),
-                contract=self._findings.contract,
-                line=suspect.line,
-                cause=f"{loss}[{note.cause if note else 'never released'}]",
-                detail=f"{step} {where}, but {happened}",
-                step=entry.step,
-                request=entry.request.name,
-                group=watch.group,
-                index=watch.table_index,
-                block=watch.block,
-                needed=needed,
-                freed_by=note.request if note else None,
-                freed_at_line=note.line if note else None,
-                release_cause=note.cause if note else None,
-                taken_by=suspect.taken_by,
-            )
-        )
+        watch, loss, line, taken_by, written = suspect
+        entry, group, index, block, note, _ = watch
+        mask = _mask(entry.request, group)
+        name = self._property_of(suspect, mask)
+        cause = f"{loss._value_}[{note.cause if note else 'never released'}]"
+        span = mask, entry.start, entry.tokens, self._lookahead
+        where = entry.step, entry.request.name, group, index, block
+        facts = LossFacts(name, self._findings.contract, line, cause, loss, taken_by, written, *where, note, span)
+        self._findings.found(name, cause, facts.violation)
 
     def _property_of(self, suspect: Suspect, mask: Mask) -> Property:
         """An absent entry that nothing needed at the count on which it was released became needed by a rollback."""
@@ -263,9 +307,9 @@ def _release_text(note: Note | None) -> str:
     return f"{note.request} released it at line {note.line} ({note.cause}) and " if note else ""
 
 
-def _absent_text(watch: Watch, note: Note | None) -> str:
+def _absent_text(block: int, note: Note | None) -> str:
     if note:
         return f"{note.request} had released it at line {note.line} ({note.cause}) before the step was scheduled"
-    if watch.block == NULL_BLOCK:
+    if block == NULL_BLOCK:
         return "nothing was there when the step was scheduled"
     return "the request did not hold that block there when the step was scheduled"

@@ -89,7 +89,7 @@ def _restore_tables(live: Live, line: int, request: Request, tables: tuple[tuple
                 table.put(index, block)
                 live.ledger.add_reference(block)
         table.replace_row(blocks)
-    request.row_changed()
+    request.rows_replaced()
     request.is_new_to_worker = not any(any(blocks) for blocks in tables)
 
 

@@ -28,6 +28,8 @@ Indices = tuple[int, ...] | range
 class StateMask(Mask):
     """What all state kinds share: a step uses a few indices, each known or one of several that outputs to come decide between."""
 
+    keeps_states = True
+
     def __init__(self, kind: Kind, block_size: int) -> None:
         self.block_size = block_size
         index, basis = int_variable("index"), int_variable("basis")
@@ -68,7 +70,7 @@ class StateMask(Mask):
 
     # ---- what the monitor asks ---------------------------------------------------------------------------------------
 
-    def needs(self, entry: Entry, group: int, index: int, lookahead: int, *, written: bool) -> bool | None:
+    def needs(self, entry: Entry, group: int, index: int, lookahead: int, written: bool) -> bool | None:
         recorded = _recorded(entry, group, written=written)
         if recorded is not None:
             return index in recorded
@@ -76,14 +78,14 @@ class StateMask(Mask):
             return True
         return None if index in (self.may_write(entry) if written else self.may_read(entry)) else False
 
-    def needs_now(self, entry: Entry, group: int, index: int, lookahead: int, *, written: bool) -> bool:
+    def needs_now(self, entry: Entry, group: int, index: int, lookahead: int, written: bool) -> bool:
         recorded = _recorded(entry, group, written=written)
         if recorded is not None:
             return index in recorded
         return index in (self.writes_now(entry) if written else self.reads_now(entry))
 
     def may_use(self, entry: Entry, group: int, index: int, lookahead: int) -> bool:
-        return any(self.needs(entry, group, index, lookahead, written=written) is not False for written in (False, True))
+        return any(self.needs(entry, group, index, lookahead, written) is not False for written in (False, True))
 
     def may_use_some(self, entry: Entry, group: int, first: int, last: int, lookahead: int) -> bool:
         return True
@@ -93,13 +95,18 @@ class StateMask(Mask):
         return [index for index in (self.may_write(entry) if recorded is None else recorded) if index < entry.lengths[group]]
 
     def written_span(self, entry: Entry, group: int, index: int, lookahead: int) -> tuple[int, int] | None:
-        if self.needs(entry, group, index, lookahead, written=True) is False:
+        if self.needs(entry, group, index, lookahead, True) is False:
             return None
-        return self.needed(entry, group, index, lookahead, written=True)
+        token = self.written_token(entry, index)
+        return token, token
 
-    def needed(self, entry: Entry, group: int, index: int, lookahead: int, *, written: bool) -> tuple[int, int]:
+    def written_token(self, entry: Entry, index: int) -> int:
+        """The token after which a step writes the state at an index."""
+        return entry.start + entry.tokens - 1
+
+    def needed(self, start: int, tokens: int, index: int, lookahead: int, written: bool) -> tuple[int, int]:
         """The token after which the state is read, or written."""
-        token = entry.start + entry.tokens - 1 if written else max(entry.start - 1, 0)
+        token = start + tokens - 1 if written else max(start - 1, 0)
         return token, token
 
     def needed_next(self, computed: int, index: int) -> tuple[int, int]:
@@ -220,6 +227,10 @@ class AlignedWithDrafts(StateMask):
     def _running(self, entry: Entry) -> int:
         """The running index of a step."""
         return (entry.end - 1) // self.block_size
+
+    def written_token(self, entry: Entry, index: int) -> int:
+        running = self._running(entry)
+        return (index + 1) * self.block_size - 1 if index < running else entry.end - entry.drafts - 1 + index - running
 
     def _filled(self, entry: Entry, rejected: int) -> int | None:
         """The index of the block into which the state at its end is copied after a step; None if no accepted token fills one."""

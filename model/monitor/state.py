@@ -75,9 +75,13 @@ class Table:
         """Nulls an entry that holds a block; a table without blocks starts over."""
         self.blocks[index] = NULL_BLOCK
         self.held -= 1
-        self._doubt(index, index + 1)
         if note is not None:
             self.notes[index] = note
+        self.taken(index, index)
+
+    def taken(self, low: int, high: int) -> None:
+        """The entries at indices from `low` to `high` may have been nulled in place; a table without blocks starts over."""
+        self._doubt(low, high + 1)
         if self.held == 0:
             self.blocks.clear()
             self.lowest, self.has_fresh = 0, False
@@ -123,7 +127,6 @@ class Table:
         """The worker's row starts over; steps in flight keep the old one."""
         self.row = list(new_blocks)
         self.doubt_from = self.sound_from = 0
-        self.clear_from = FAR
         self._doubt_what_differs(0, max(len(self.row), len(self.blocks)))
 
     def _doubt(self, begin: int, end: int) -> None:
@@ -182,9 +185,13 @@ class Request:
         for table in self.tables:
             table.is_over = True
 
-    def row_changed(self) -> None:
-        """A row was replaced or grew: the steps before keep theirs."""
+    def rows_replaced(self) -> None:
+        """The steps before keep theirs."""
         self.rows = [table.row for table in self.tables]
+        self.rows_grown()
+
+    def rows_grown(self) -> None:
+        """The steps before see no more of them than they did."""
         self.lengths = [len(row) for row in self.rows]
 
     def begin_table(self, group: int) -> Table:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import NoReturn
 
 from settled.model.events import Process, ProcessedRequest, Schedule, ScheduledRequest
 from settled.model.monitor import masks, sharing, transfers
@@ -13,7 +13,8 @@ from settled.model.monitor.state import Entry, Request
 def schedule(live: Live, line: int, event: Schedule) -> None:
     """A step is dispatched. Before it, each request has pruned; from here on it reads through its rows as they stand."""
     _check_step(live, event)
-    residency, counts, bounds, ledger = live.residency, live.counts, live.bounds, live.ledger
+    residency, counts, bounds, ledger, requests = live.residency, live.counts, live.bounds, live.ledger, live.requests
+    drafts_max = live.config.num_draft_tokens
     if residency.rollbacks:
         residency.no_finish_followed()
     if live.transfers:
@@ -24,14 +25,18 @@ def schedule(live: Live, line: int, event: Schedule) -> None:
     if event.requests:
         live.findings.saw_steps = True
     for scheduled in event.requests:
-        request = live.request(scheduled.request)
-        _check_scheduled(live, scheduled, request)
-        if scheduled.start != request.computed:
-            counts.before_schedule(request, scheduled.start, line, event.step)
+        request = requests.get(scheduled.request) or live.request(scheduled.request)
+        start, tokens, drafts = scheduled.start, scheduled.tokens, scheduled.drafts
+        if request.finished or start < 0 or tokens < 1 or not 0 <= drafts <= tokens or drafts > drafts_max:
+            _refuse(live, scheduled, request)
+        if start != request.computed:
+            counts.before_schedule(request, start, line, event.step)
         if bounds.checked:
             bounds.pruned(request, line)
-        entry = _dispatch(record, request, scheduled)
-        counts.scheduled(request, scheduled.tokens)
+        entry = _dispatch(live, record, request, scheduled)
+        request.computed, request.in_flight, request.stale = masks.counters_after_schedule(
+            request.computed, request.in_flight, request.stale, tokens
+        )
         if scheduled.counters is not None:
             counts.compare(request, scheduled.counters, line, event.step)
         residency.scheduled(entry, line)
@@ -54,39 +59,39 @@ def _check_step(live: Live, event: Schedule) -> None:
         live.check_after(event.after)
 
 
-def _check_scheduled(live: Live, scheduled: ScheduledRequest, request: Request) -> None:
-    if len(scheduled.new_blocks) != len(live.modelled):
-        raise BadEventError(f"new_blocks has {len(scheduled.new_blocks)} lists: expected one a group, {len(live.modelled)}")
-    for blocks in scheduled.new_blocks:
-        if blocks:
-            live.check_blocks(blocks)
+def _refuse(live: Live, scheduled: ScheduledRequest, request: Request) -> NoReturn:
+    if request.finished:
+        raise BadEventError(f"request {request.name!r} is finished: expected no further step of it")
+    start, tokens, drafts, drafts_max = scheduled.start, scheduled.tokens, scheduled.drafts, live.config.num_draft_tokens
+    if drafts > drafts_max:
+        raise BadEventError(f"request {request.name!r} has {drafts} drafts: expected at most {drafts_max} (num_draft_tokens)")
+    raise BadEventError(
+        f"request {request.name!r}: expected start >= 0, tokens >= 1 and 0 <= drafts <= tokens, found {start}, {tokens}, {drafts}"
+    )
+
+
+def _check_lists(live: Live, scheduled: ScheduledRequest) -> None:
+    """One list a group, of blocks in range."""
+    live.check_per_group("new_blocks", scheduled.new_blocks)
     for name, indices in (("reads", scheduled.reads), ("writes", scheduled.writes)):
         if indices is not None and len(indices) != len(live.modelled):
             raise BadEventError(f"{name} has {len(indices)} lists: expected one a group, {len(live.modelled)}")
-    if request.finished:
-        raise BadEventError(f"request {request.name!r} is finished: expected no further step of it")
-    if scheduled.drafts > live.config.num_draft_tokens:
-        raise BadEventError(
-            f"request {request.name!r} has {scheduled.drafts} drafts: expected at most {live.config.num_draft_tokens} (num_draft_tokens)"
-        )
-    if scheduled.start < 0 or scheduled.tokens < 1 or not 0 <= scheduled.drafts <= scheduled.tokens:
-        raise BadEventError(
-            f"request {request.name!r}: expected start >= 0, tokens >= 1 and 0 <= drafts <= tokens, "
-            f"found {scheduled.start}, {scheduled.tokens}, {scheduled.drafts}"
-        )
 
 
-def _dispatch(record: StepRecord, request: Request, scheduled: ScheduledRequest) -> Entry:
+def _dispatch(live: Live, record: StepRecord, request: Request, scheduled: ScheduledRequest) -> Entry:
+    new_blocks, tables = scheduled.new_blocks, request.tables
+    if any(new_blocks) or len(new_blocks) != len(tables) or scheduled.reads is not None or scheduled.writes is not None:
+        _check_lists(live, scheduled)
     if scheduled.resumed or request.is_new_to_worker:
         request.is_new_to_worker = False
-        for table, new_blocks in zip(request.tables, scheduled.new_blocks, strict=True):
-            table.replace_row(new_blocks)
-        request.row_changed()
-    elif any(scheduled.new_blocks):
-        for table, new_blocks in zip(request.tables, scheduled.new_blocks, strict=True):
-            if new_blocks:
-                table.extend_row(new_blocks)
-        request.row_changed()
+        for table, blocks in zip(tables, new_blocks, strict=True):
+            table.replace_row(blocks)
+        request.rows_replaced()
+    elif any(new_blocks):
+        for table, blocks in zip(tables, new_blocks, strict=True):
+            if blocks:
+                table.extend_row(blocks)
+        request.rows_grown()
     previous, rejectable = request.last, 0
     if previous is not None and previous.rejected is None:
         rejectable = previous.rejectable + previous.drafts
@@ -118,21 +123,29 @@ def process(live: Live, line: int, event: Process) -> None:
     if live.residency.rollbacks:
         live.residency.no_finish_followed()
     record = _oldest(live, event)
-    settle, counts = live.residency.settle, live.counts
-    for entry, output in _outputs(record, event):
-        request, rejected, drafts = entry.request, output.rejected, entry.drafts
+    entries, outputs = record.entries, event.requests
+    if len(entries) != len(outputs):
+        outputs = _in_order(record, event)
+    for position, entry in enumerate(entries):
+        request, output = entry.request, outputs[position]
+        if output.request != request.name:
+            outputs = _in_order(record, event)
+            output = outputs[position]
+        rejected, drafts = output.rejected, entry.drafts
         if not 0 <= rejected <= drafts:
             raise BadEventError(f"request {request.name!r} rejects {rejected}: expected 0 to the step's {drafts} drafts")
         entry.rejected = rejected
         if entry.suspects is not None or entry.watched is not None:
-            settle(entry)
+            live.residency.settle(entry)
         entry.previous = None
         request.unprocessed.popleft()
-        counts.processed(request, entry.tokens, rejected)
+        request.computed, request.in_flight, request.stale = masks.counters_after_process(
+            request.computed, request.in_flight, request.stale, entry.tokens, rejected
+        )
         if drafts:
             _take_back(live, line, entry, rejected)
         if output.counters is not None:
-            counts.compare(request, output.counters, line, event.step)
+            live.counts.compare(request, output.counters, line, event.step)
         if request.finished:
             live.forget_if_gone(request)
 
@@ -149,16 +162,9 @@ def _oldest(live: Live, event: Process) -> StepRecord:
     return record
 
 
-def _outputs(record: StepRecord, event: Process) -> Iterable[tuple[Entry, ProcessedRequest]]:
-    """The step's entries, each with its output; most engines list them in the same order."""
+def _in_order(record: StepRecord, event: Process) -> tuple[ProcessedRequest, ...]:
+    """The outputs in the order of the step's entries, of an engine that lists them in another."""
     entries, outputs = record.entries, event.requests
-    if len(entries) == len(outputs):
-        pairs = list(zip(entries, outputs, strict=True))
-        for entry, output in pairs:
-            if entry.request.name != output.request:
-                break
-        else:
-            return pairs
     by_name = {output.request: output for output in outputs}
     if len(by_name) != len(outputs):
         raise BadEventError(f"step {event.step} has {len(outputs)} outputs of {len(by_name)} requests: expected each once")
@@ -166,10 +172,10 @@ def _outputs(record: StepRecord, event: Process) -> Iterable[tuple[Entry, Proces
         if entry.request.name not in by_name:
             name = entry.request.name
             raise BadEventError(f"request {name!r} has no output of step {event.step}: expected one of each request that it ran")
-    ran = [(entry, by_name.pop(entry.request.name)) for entry in entries]
+    in_order = tuple(by_name.pop(entry.request.name) for entry in entries)
     if by_name:
         raise BadEventError(f"request {next(iter(by_name))!r} has an output of step {event.step}: expected one that it ran")
-    return ran
+    return in_order
 
 
 def _take_back(live: Live, line: int, entry: Entry, rejected: int) -> None:

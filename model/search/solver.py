@@ -7,10 +7,10 @@ the variables if they can, the names of those that cannot hold together if they 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import reduce
+from functools import cache, reduce
 from typing import Any, Protocol
 
 from settled.model.algebra import (
@@ -52,6 +52,22 @@ class Answer:
     reason: str = ""
 
 
+class _Values(Mapping[str, int | bool]):
+    """The values of a model, read when they are first asked for: of most queries only the status is."""
+
+    def __init__(self, read: Callable[[], dict[str, int | bool]]) -> None:
+        self._read = cache(read)
+
+    def __getitem__(self, name: str) -> int | bool:
+        return self._read()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._read())
+
+    def __len__(self) -> int:
+        return len(self._read())
+
+
 class SolverMissingError(RuntimeError):
     """A solver that was asked for is not installed; the message says how to install it."""
 
@@ -79,6 +95,7 @@ class Z3:
         # ctrl_c off: z3 would take an interrupt for a time-out and let the run go on; Python raises it once the query is over.
         self._solver.set("timeout", int(timeout_seconds * 1000), "ctrl_c", False)
         self._rendered: dict[int, Any] = {}
+        self._assertions: dict[tuple[str, int], tuple[Any, Any]] = {}
         self._sorts: dict[str, type[Term]] = {}
 
     @property
@@ -89,9 +106,9 @@ class Z3:
         began = time.perf_counter()
         self._solver.push()
         try:
-            literals = {self._z3.Bool(HYPOTHESIS + name): name for name in formulas}
-            for literal, formula in zip(literals, formulas.values(), strict=True):
-                self._solver.add(self._z3.Implies(literal, self.render(formula)))
+            asserted = [self._named(name, formula) for name, formula in formulas.items()]
+            self._solver.add(*(implication for _, implication in asserted))
+            literals = {literal: name for (literal, _), name in zip(asserted, formulas, strict=True)}
             result = self._solver.check(*literals)
             seconds = time.perf_counter() - began
             if result == self._z3.sat:
@@ -104,11 +121,18 @@ class Z3:
         finally:
             self._solver.pop()
 
+    def _named(self, name: str, formula: BoolTerm) -> tuple[Any, Any]:
+        """The literal that stands for a named formula, and that it implies the formula; the same ones come in many queries."""
+        key = (name, formula.index)
+        if key not in self._assertions:
+            literal = self._z3.Bool(HYPOTHESIS + name)
+            self._assertions[key] = (literal, self._z3.Implies(literal, self.render(formula)))
+        return self._assertions[key]
+
     def render(self, root: Term) -> Any:
         """The z3 expression of a term."""
-        for term in subterms(root):
-            if term.index not in self._rendered:
-                self._rendered[term.index] = self._expression(term, [self._rendered.get(_index(arg)) for arg in term.args])
+        for term in subterms(root, known=self._rendered):
+            self._rendered[term.index] = self._expression(term, [self._rendered.get(_index(arg)) for arg in term.args])
         return self._rendered[root.index]
 
     def _expression(self, term: Term, args: list[Any]) -> Any:
@@ -150,14 +174,18 @@ class Z3:
                 return x == y
         raise NotImplementedError(term.op)
 
-    def _values(self, formulas: Any) -> dict[str, int | bool]:
-        model = self._solver.model()
-        values: dict[str, int | bool] = {}
-        for term in subterms(*formulas):
-            if term.op == "variable":
-                value = model.eval(self._rendered[term.index], model_completion=True)
-                values[term.args[0]] = value.as_long() if isinstance(term, IntTerm) else self._z3.is_true(value)
-        return values
+    def _values(self, formulas: Iterable[BoolTerm]) -> Mapping[str, int | bool]:
+        model, roots = self._solver.model(), tuple(formulas)
+
+        def read() -> dict[str, int | bool]:
+            values: dict[str, int | bool] = {}
+            for term in subterms(*roots):
+                if term.op == "variable":
+                    value = model.eval(self._rendered[term.index], model_completion=True)
+                    values[term.args[0]] = value.as_long() if isinstance(term, IntTerm) else self._z3.is_true(value)
+            return values
+
+        return _Values(read)
 
     def minimize(self, formulas: Mapping[str, BoolTerm], objectives: Sequence[IntTerm]) -> Answer:
         """A model of the formulas in which the objectives are least, the first one first. Deterministic."""

@@ -23,7 +23,10 @@ COMMANDS = {
     "prove": "Prove the theorems: a row per obligation, covers, killers.",
     "refute": "Break a discipline: its shortest counterexample, then run it.",
     "weigh": "Weigh the alternatives: what each breaks, what each costs.",
+    "corpus": "Run the scenarios of public bug reports: which are caught.",
     "check": "Judge a recorded trace, event by event.",
+    "fuzz": "Run the reference under random decisions: what is violated, shrunk and kept.",
+    "graph": "All states that a small engine reaches: where it is stuck, and who waits for whom.",
     "doctor": "Say what is installed here, and what is missing.",
 }
 

@@ -7,13 +7,19 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
 
 # What it is for; the first group is required.
-_REQUIRED = {"z3-solver": "proofs", "click": "command line", "rich": "terminal output", "msgspec": "reading traces"}
+_REQUIRED = {
+    "z3-solver": "proofs",
+    "click": "command line",
+    "rich": "terminal output",
+    "msgspec": "reading traces",
+    "hypothesis": "strategies and state machine",
+    "networkx": "state graphs",
+}
 # ... and which extra brings it.
 _OPTIONAL = {
     "cvc5": ("second solver: prove --solver both", "cvc5"),
     "pytest": ("the test suite", "test"),
     "pytest-xdist": ("the test suite, on all processors", "test"),
-    "hypothesis": ("property-based tests", "test"),
     "mypy": ("type checks", "test"),
     "ruff": ("format and lint", "test"),
     "import-linter": ("import rules", "test"),

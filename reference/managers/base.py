@@ -50,7 +50,8 @@ class SingleTypeKVCacheManager(ABC):
         self.zeroes_fresh_blocks = False
         self.group = group
         self.pool = pool
-        self.rounding = rounding
+        # Only whole blocks of skipped tokens are freed, unless the discipline rounds up, or stops one short.
+        self.rounding_tokens = {Rounding.FLOOR: 0, Rounding.CEIL: spec.block_size - 1, Rounding.SHORT: -spec.block_size}[rounding]
         self.req_to_blocks: dict[str, list[KVCacheBlock]] = {}
         self.num_cached_block: dict[str, int] = {}  # blocks of the table that need no further look by the prefix cache
 
@@ -66,13 +67,7 @@ class SingleTypeKVCacheManager(ABC):
 
     def get_skipped_range(self, num_computed_tokens: int, num_prompt_tokens: int) -> tuple[int, int]:
         """Which blocks, first and past the last, go back to the pool: those of skipped tokens, unless the kind keeps some of them."""
-        return 0, self.to_blocks(self.get_num_skipped_tokens(num_computed_tokens))
-
-    def to_blocks(self, num_skipped_tokens: int) -> int:
-        """How many blocks that many skipped tokens free; only whole ones, unless the discipline rounds up."""
-        if self.rounding is Rounding.CEIL:
-            return cdiv(num_skipped_tokens, self.block_size)
-        return num_skipped_tokens // self.block_size
+        return 0, (self.get_num_skipped_tokens(num_computed_tokens) + self.rounding_tokens) // self.block_size
 
     # ---- pruning -----------------------------------------------------------------------------------------------------
 
@@ -163,6 +158,14 @@ class SingleTypeKVCacheManager(ABC):
         """Free blocks that a waiting request of `num_tokens` tokens takes to the end of its prefill, without regard to the cap."""
         return max(0, cdiv(num_tokens, self.block_size) - len(kept)) + count_free(kept)
 
+    def can_go_back_to(self, request_id: str, num_computed_tokens: int) -> bool:
+        """Whether a step that starts at `num_computed_tokens` finds a block in every entry that it reads or writes. Of kinds whose
+        skipped tokens are a prefix.
+        """
+        first_needed = self.get_num_skipped_tokens(num_computed_tokens) // self.block_size
+        null = self.pool.null_block
+        return not any(block is null for block in self.req_to_blocks[request_id][first_needed:])
+
     # ---- prefix cache ------------------------------------------------------------------------------------------------
 
     def num_hashed_blocks(self, hashes: Sequence[int], max_length: int) -> int:
@@ -173,27 +176,26 @@ class SingleTypeKVCacheManager(ABC):
         """A cached block that stands for table index `index`: chained, the hash at its end covers the block and all before it."""
         return self.pool.get_cached_block(BlockHash(self.group, hashes[(index + 1) * self.hashes_per_block - 1]))
 
-    def cache_blocks(self, request: Request, num_tokens: int, *, unsaved_index: int = -1) -> list[CacheEntry]:
-        """Gives hashes to the full blocks among the first `num_tokens` tokens, which must be known; returns the new entries. The block
-        at `unsaved_index` gets none: it does not hold what its hash would stand for.
+    def cache_blocks(self, request: Request, num_tokens: int, entries: list[CacheEntry] | None, *, unsaved_index: int = -1) -> None:
+        """Gives hashes to the full blocks among the first `num_tokens` tokens, which must be known; adds them to `entries`, if that is
+        wanted. The block at `unsaved_index` gets none: it does not hold what its hash would stand for.
         """
         first = self.num_cached_block.get(request.request_id, 0)
         full_blocks = num_tokens // self.block_size
         if first >= full_blocks:
-            return []
+            return
         assert num_tokens <= request.num_tokens
         table = self.req_to_blocks[request.request_id]
         hashes = request.hashes_up_to_now(self.block_size // self.hashes_per_block)
         null = self.pool.null_block
-        entries = []
         for index in range(first, full_blocks):
             block = table[index]
             if block is null or block.block_hash is not None or index == unsaved_index:
                 continue
             self.pool.cache_block(block, BlockHash(self.group, hashes[(index + 1) * self.hashes_per_block - 1]))
-            entries.append(self._cache_entry(request.request_id, block, index))
+            if entries is not None:
+                entries.append(self._cache_entry(request.request_id, block, index))
         self.num_cached_block[request.request_id] = full_blocks
-        return entries
 
     def _cache_entry(self, request_id: str, block: KVCacheBlock, index: int) -> CacheEntry:
         assert block.block_hash is not None

@@ -194,7 +194,7 @@ class MambaAlignManager(MambaManager):
             null_block=self.pool.null_block,
         )
 
-    def cache_blocks(self, request: Request, num_tokens: int, *, unsaved_index: int = -1) -> list[CacheEntry]:
+    def cache_blocks(self, request: Request, num_tokens: int, entries: list[CacheEntry] | None, *, unsaved_index: int = -1) -> None:
         """A block gets a hash only if some step leaves the state at its end there: a step of known tokens that runs past the end of the
         block in which it starts leaves there what it started from.
         """
@@ -202,9 +202,10 @@ class MambaAlignManager(MambaManager):
         index = start // self.block_size
         if start % self.block_size and num_tokens > (index + 1) * self.block_size:
             unsaved_index = index
-        entries = super().cache_blocks(request, num_tokens, unsaved_index=unsaved_index)
-        self._cached_this_step.update([entry.block for entry in entries])
-        return entries
+        first = self.num_cached_block.get(request.request_id, 0)
+        super().cache_blocks(request, num_tokens, entries, unsaved_index=unsaved_index)
+        table = self.req_to_blocks[request.request_id]
+        self._cached_this_step.update([block.block_id for block in table[first : num_tokens // self.block_size] if block.block_hash])
 
     def is_computed_this_step(self, kept: Sequence[KVCacheBlock]) -> bool:
         """Whether a hit ends with a state that a request scheduled in this very step computes: it is not there when the step begins."""

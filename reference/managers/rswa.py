@@ -27,7 +27,7 @@ class RSWAManager(FullAttentionManager):
 
     def get_skipped_range(self, num_computed_tokens: int, num_prompt_tokens: int) -> tuple[int, int]:
         first = cdiv(num_prompt_tokens, self.block_size)
-        return first, self.to_blocks(self.get_num_skipped_tokens(num_computed_tokens))
+        return first, (self.get_num_skipped_tokens(num_computed_tokens) + self.rounding_tokens) // self.block_size
 
     def remove_skipped_blocks(self, request_id: str, num_computed_tokens: int, num_prompt_tokens: int, cause: ReleaseCause) -> None:
         SingleTypeKVCacheManager.remove_skipped_blocks(self, request_id, num_computed_tokens, num_prompt_tokens, cause)

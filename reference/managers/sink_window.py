@@ -25,7 +25,7 @@ class SinkWindowManager(SingleTypeKVCacheManager):
         return max(0, num_computed_tokens - (self.window - 1))
 
     def get_skipped_range(self, num_computed_tokens: int, num_prompt_tokens: int) -> tuple[int, int]:
-        return self.sink_blocks, self.to_blocks(self.get_num_skipped_tokens(num_computed_tokens))
+        return self.sink_blocks, (self.get_num_skipped_tokens(num_computed_tokens) + self.rounding_tokens) // self.block_size
 
     def find_longest_cache_hit(self, hashes: Sequence[int], max_length: int, alignment: int) -> list[KVCacheBlock]:
         """The sink's blocks, null, then the blocks of one window, all of them cached. A prefix within the sink is cached as a whole."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import gcd
 from typing import Any
 
@@ -29,10 +30,13 @@ from settled.model.specs import (
 from settled.proofs.masks import CASES, mask_lemmas
 from settled.reference import admission, kv_cache_manager, managers, outputs
 from settled.reference.admission import max_admission_blocks_per_request
+from settled.reference.engine import Engine
 from settled.reference.free_queue import PoolError
 from settled.reference.managers import base
 from settled.reference.masks import register_mask
 from settled.reference.pool import BlockPool
+from settled.reference.request import RequestStep
+from settled.reference.workload import random_workload, run_workload
 
 Mutate = Callable[[pytest.MonkeyPatch], None]
 
@@ -361,3 +365,33 @@ def test_a_users_mask_frees_what_its_own_rule_frees() -> None:
         freed = [index for index in range(basis // 3 + 1) if asked.is_skipped(index, basis)]
         assert freed == list(range(last))
         assert not any(stride.is_skipped(index, basis) for index in range(basis // 3 + 1))
+
+
+# ---- states: which table entries a step uses -------------------------------------------------------------------------
+
+
+def test_the_states_that_a_step_names_are_those_of_the_model() -> None:
+    """Without drafts the reference names what the mask gives: the block of the token before the start, and that of the last token."""
+    kind = kinds.MambaAlign()
+    seen = 0
+    for seed in range(40):
+        steps: list[RequestStep] = []
+        workload = random_workload(seed, kinds=("mamba align",))
+        config = replace(workload.config, num_speculative_tokens=0, num_lookahead_tokens=0)
+        run_workload(replace(workload, config=config), steps=40, check=collecting(steps))
+        for step in steps:
+            assert step.indices is not None
+            for group, spec in enumerate(config.groups):
+                for index in range((step.start + step.tokens) // spec.block_size + 1):
+                    tokens = range(index * spec.block_size, (index + 1) * spec.block_size)
+                    reads = any(constant_value(kind.step_reads(step.start, step.tokens, token)) for token in tokens)
+                    writes = any(constant_value(kind.step_writes(step.start, step.tokens, token, 0)) for token in tokens)
+                    assert reads == (index in step.indices.reads[group])
+                    assert writes == (index in step.indices.writes[group])
+                    seen += reads + writes
+    assert seen > 1000
+
+
+def collecting(steps: list[RequestStep]) -> Callable[[Engine], None]:
+    """After every move, the newest step in flight."""
+    return lambda engine: steps.extend(engine.unprocessed[-1].entries if engine.unprocessed else ())

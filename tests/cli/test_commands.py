@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from settled.model.search.solver import Z3, Cvc5
 from settled.proofs.catalogue import THEOREMS
 from settled.proofs.cli.main import COMMANDS, cli
+from settled.proofs.masks import CASES, FREEING
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 
@@ -46,7 +47,8 @@ def test_importing_the_command_line_imports_no_solver() -> None:
 def test_prove_prints_a_row_an_obligation() -> None:
     result = run("prove", "t5")
     assert result.exit_code == 0
-    assert result.output.count("kept blocks are read") == 3  # twice proved, once killed
+    proved, killed = len(CASES) + 1, len(FREEING) + 1  # the attention kinds, and mamba align
+    assert result.output.count("kept blocks are read") == proved + killed
     assert "exit code 0" in result.output
 
 
@@ -67,7 +69,7 @@ def test_a_theorem_named_twice_is_decided_once() -> None:
     assert [row["theorem"] for row in twice["rows"]] == [row["theorem"] for row in once["rows"]]
 
 
-@pytest.mark.parametrize("key", ["T5", "found"])
+@pytest.mark.parametrize("key", ["T5", "T8", "found"])
 def test_exported_queries_are_what_was_decided_and_are_decided_as_their_comments_say(key: str, tmp_path: Path) -> None:
     result = run("prove", key, "--export", tmp_path, "--json")
     assert result.exit_code == 0

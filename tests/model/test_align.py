@@ -139,7 +139,7 @@ def _action_name(kind: str, state: Align, tracked_now: bool) -> str:
     if kind != "process":
         return f"{kind} the step" if tracked_now else f"{kind} another step"
     if not step.unprocessed:
-        return "process a step"
+        return "process another step"
     return "process the step" if step.ahead == 0 else "process a step before the step"
 
 

@@ -14,7 +14,7 @@ import pytest
 from settled.model import counters as count
 from settled.model.algebra import constant_value
 from settled.model.counters import Counters
-from settled.model.disciplines import RIGHT, STALE_APPLIED, STALE_UNMARKED, UNDRAINED, VLLM, Discipline, FreeBasis
+from settled.model.disciplines import DISCARD_FLAG, RIGHT, STALE_APPLIED, STALE_UNMARKED, UNDRAINED, VLLM, Discipline, FreeBasis
 
 RUNS, EVENTS = 60, 60
 
@@ -160,7 +160,7 @@ def test_the_random_runs_have_what_they_need() -> None:
 
 @pytest.mark.parametrize(
     ("broken", "wrong"),
-    [(STALE_APPLIED, {"computed"}), (UNDRAINED, {"in_flight", "stale"}), (STALE_UNMARKED, {"stale"})],
+    [(STALE_APPLIED, {"computed"}), (UNDRAINED, {"in_flight", "stale"}), (STALE_UNMARKED, {"stale"}), (DISCARD_FLAG, {"stale"})],
     ids=lambda value: value.name if isinstance(value, Discipline) else "",
 )
 def test_a_broken_discipline_disagrees_first_at_its_own_counters(broken: Discipline, wrong: set[str]) -> None:

@@ -23,7 +23,7 @@ from settled.model.specs import (
     SinkWindowSpec,
     SlidingWindowSpec,
 )
-from settled.model.trace_io import TraceError, decode_line, encode_event, read_trace, write_trace
+from settled.model.trace_io import TraceError, _decode_any, _decode_plain, decode_line, encode_event, read_trace, write_trace
 
 SPECS = (
     FullAttentionSpec(block_size=16, cap=1024),
@@ -325,6 +325,30 @@ def test_numbers_at_their_limits_are_read() -> None:
     output = ev.ProcessedRequest(request="A", sampled=1, rejected=0, counters=counters)
     event = ev.Process(step=2**53, requests=(output,))
     assert decode_line(encode_event(event), "t", 1) == event
+
+
+def test_usual_lines_are_read_in_one_go() -> None:
+    """Names and hashes with digits and signs do not make a line unusual; a number past a million does, wherever it stands."""
+    usual = [
+        '{"event":"add","request":"chatcmpl-1234567-89","prompt_tokens":999999}',
+        ' { "event" : "cache", "entries": [{"block": 1,"hash":-12345678901234567, "request": "-12345678"}]}',
+        *(encode_event(event) for event in FULL.values() if not isinstance(event, ev.Config | ev.State)),
+    ]
+    for line in usual:
+        assert _decode_plain(line) == _decode_any(line, "t", 1) != None  # noqa: E711
+    unusual = [
+        '{"event":"gap","events":1234567}',
+        '{"event":"gap","events": -1}',
+        '{"event":"release","request":"A","group":0,"indices":[1234567],"blocks":[1],"cause":"window","freed":[]}',
+        '{"event":"release","request":"A","group":0,"indices":[1,\t-1],"blocks":[1,2],"cause":"window","freed":[]}',
+        '{"request":"A","event":"preempt"}',
+        '{"event":"preempt","request":"A","event":"preempt"}',
+        '{"event":"preempt","request":"A","\\u0065vent":"x_else"}',
+        '{"event":"gap"}',
+        '{"event":"gap","events":"\ud800"}',
+        '{"event":"gap",',
+    ]
+    assert [_decode_plain(line) for line in unusual] == [None] * len(unusual)
 
 
 def test_a_number_of_absurd_length_is_rejected_at_once() -> None:

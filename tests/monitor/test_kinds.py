@@ -13,7 +13,7 @@ import pytest
 from settled.model import events as ev
 from settled.model.algebra import BoolTerm, Int, IntTerm, as_int, both, either, maximum
 from settled.model.kinds import Kind
-from settled.model.monitor import Monitor, Report, Verdict, masks
+from settled.model.monitor import Monitor, Report, Verdict, keys
 from settled.model.properties import Contract, Property
 from settled.model.specs import ChunkedLocalAttentionSpec, CustomSpec, KVCacheSpec, MambaSpec, RSWASpec, SinkWindowSpec
 
@@ -115,7 +115,7 @@ def test_what_stays_for_ever_is_missed_by_every_later_step(kit: Any, spec: KVCac
 def test_a_mask_that_was_thought_to_be_a_window_misses_that(kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The checker, broken: only the highest doubtful entry is looked at."""
     monkeypatch.setattr(
-        masks.TokenMask, "_reads_some", lambda self, start, tokens, first, end: first < end and self.reads_index(start, tokens, end - 1)
+        keys.TokenMask, "_reads_some", lambda self, start, tokens, first, end: first < end and self.reads_index(start, tokens, end - 1)
     )
     with pytest.raises(AssertionError):
         test_what_stays_for_ever_is_missed_by_every_later_step(kit, SINK)

@@ -14,9 +14,9 @@ from settled.model.algebra import BoolTerm, Int, IntTerm, as_int, both, either, 
 from settled.model.interpret import compile_terms
 from settled.model.kinds import Kind, kind_of
 from settled.model.lifetime import Step
-from settled.model.monitor import groups, masks
+from settled.model.monitor import groups
 from settled.model.monitor.groups import mask_of
-from settled.model.monitor.masks import TokenMask
+from settled.model.monitor.keys import Shape, TokenMask
 from settled.model.specs import (
     ChunkedLocalAttentionSpec,
     CrossAttentionSpec,
@@ -196,13 +196,13 @@ def test_a_kind_without_a_model_has_no_mask(spec: KVCacheSpec) -> None:
 @pytest.mark.parametrize(
     ("wrong", "spec"),
     [
-        (masks.Shape.SUFFIX, SinkWindowSpec(block_size=3, sink=4, window=2)),
-        (masks.Shape.SUFFIX, RSWASpec(block_size=3, window=2)),
-        (masks.Shape.ENDS, CustomSpec(block_size=3, name="even")),
+        (Shape.SUFFIX, SinkWindowSpec(block_size=3, sink=4, window=2)),
+        (Shape.SUFFIX, RSWASpec(block_size=3, window=2)),
+        (Shape.ENDS, CustomSpec(block_size=3, name="even")),
     ],
     ids=str,
 )
-def test_a_shape_that_is_claimed_wrongly_is_seen(monkeypatch: pytest.MonkeyPatch, wrong: masks.Shape, spec: KVCacheSpec) -> None:
+def test_a_shape_that_is_claimed_wrongly_is_seen(monkeypatch: pytest.MonkeyPatch, wrong: Shape, spec: KVCacheSpec) -> None:
     for cached in (groups._built_in, groups._formulas_with_prompt):
         cached.cache_clear()
         monkeypatch.setattr(groups, "shape_of", lambda kind: wrong)

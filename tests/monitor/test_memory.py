@@ -6,9 +6,12 @@ import gc
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+import pytest
+
 from settled.model import events as ev
 from settled.model.monitor import Monitor
 from settled.model.properties import Contract, Property
+from settled.model.specs import FullAttentionSpec, MambaSpec
 
 SHARED = (type, ModuleType, FunctionType, MethodType, BuiltinFunctionType)
 
@@ -51,6 +54,21 @@ def test_state_does_not_grow_with_the_trace(kit: Any) -> None:
         _rounds(kit, monitor, 50, 1000, broken=broken)
         assert abs(_objects_reached(monitor) - before) < 50
         assert bool(monitor.finish().result(Property.READ_RESIDENT).count) == broken
+
+
+@pytest.mark.parametrize("drafts", [0, 2])
+def test_state_does_not_grow_with_the_steps_of_a_request(kit: Any, drafts: int) -> None:
+    specs = FullAttentionSpec(block_size=100_000), MambaSpec(block_size=100_000, mode="align", num_speculative_blocks=2)
+    trace = kit.Builder(*specs).add().allocate(1).allocate(2, 3, 4, group=1).schedule(0, kit.entry(0, 4, [1], [2, 3, 4]))
+    for step in range(1, 1000):
+        trace.schedule(step, kit.entry(4 * step, 4, [], [], drafts=drafts)).process(step - 1, kit.output())
+    monitor = Monitor(trace.config, Contract.SETTLED)
+    reached = []
+    for line, event in enumerate(trace.events, start=1):
+        assert not monitor.feed(line, event)
+        if line in (100, len(trace.events)):
+            reached.append(_objects_reached(monitor))
+    assert abs(reached[1] - reached[0]) < 50
 
 
 def test_all_violations_are_counted_and_the_first_are_kept(kit: Any) -> None:

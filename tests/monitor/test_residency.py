@@ -12,7 +12,7 @@ import pytest
 from settled.model import events as ev
 from settled.model.monitor import Monitor, Verdict
 from settled.model.properties import Contract, Property
-from settled.model.specs import SlidingWindowSpec
+from settled.model.specs import FullAttentionSpec, SlidingWindowSpec
 
 SETTLED, STREAM_ORDER, EVENT = Contract.SETTLED, Contract.STREAM_ORDER, Contract.EVENT
 
@@ -144,6 +144,36 @@ def test_a_row_that_names_what_the_request_does_not_hold(kit: Any) -> None:
     assert "did not hold that block" in violation.sentence()
 
 
+def test_who_released_an_entry_is_forgotten_once_it_holds_a_block_again(kit: Any) -> None:
+    trace = kit.Builder(kit.FULL).add().allocate(1).schedule(1, kit.entry(0, 4, [1])).process(1, kit.output())
+    trace.put(ev.Preempt(request="A")).release({0: 1}, "preempt").allocate(2).schedule(2, kit.entry(0, 4, [3], resumed=True))
+    assert trace.found(STREAM_ORDER)["read_resident"] == {"released_before_schedule[never released]": 1}
+
+
+def test_so_it_is_where_the_table_goes_on(kit: Any) -> None:
+    """Block 3 takes the place of block 1, which the row still names."""
+    trace = kit.Builder(kit.FULL).add().allocate(1, 2).schedule(1, kit.entry(0, 8, [1, 2])).process(1, kit.output())
+    trace.release({0: 1}).allocate(3).schedule(2, kit.entry(8, 1))
+    assert trace.judge(STREAM_ORDER).result(Property.READ_RESIDENT).violations[0].cause == "released_before_schedule[never released]"
+
+
+def test_outputs_may_come_in_another_order_than_entries(kit: Any) -> None:
+    trace = kit.Builder(kit.FULL).add().add("B").allocate(1, 2).allocate(3, request="B")
+    trace.schedule(1, kit.entry(0, 4, [1, 2], drafts=3), kit.entry(0, 4, [3], request="B"))
+    trace.process(1, kit.output(request="B"), kit.output(rejected=3)).schedule(2, kit.entry(1, 4), kit.entry(4, 1, request="B"))
+    assert trace.found(STREAM_ORDER).get("counters_symmetric") is None
+
+
+def test_where_a_block_was_before_it_moved_is_forgotten_with_it(kit: Any) -> None:
+    trace = _in_flight(kit).put(_move(1, 7, 2)).process(2, kit.output())
+    monitor = Monitor(trace.config, SETTLED)
+    for line, event in enumerate(trace.events, start=1):
+        monitor.feed(line, event)
+    assert monitor._live.requests["A"].tables[0].moved == {2: {1}}
+    monitor.feed(line + 1, kit.Builder().release({7: 2}).events[1])
+    assert monitor._live.requests["A"].tables[0].moved == {}
+
+
 def test_the_row_is_replaced_on_resume(kit: Any) -> None:
     trace = kit.Builder(kit.FULL).add().allocate(1).schedule(1, kit.entry(0, 4, [1])).process(1, kit.output())
     trace.put(ev.Preempt(request="A")).release({0: 1}, "preempt").allocate(2)
@@ -151,6 +181,25 @@ def test_the_row_is_replaced_on_resume(kit: Any) -> None:
     assert trace.schedule(2, resumed).found(STREAM_ORDER) == {}
     trace.events[-1] = ev.Schedule(step=2, requests=(kit.entry(0, 4, [2]),))
     assert "read_resident" in trace.found(STREAM_ORDER)
+
+
+def test_a_hole_beyond_the_first_step_is_seen_by_the_second(kit: Any) -> None:
+    """The table has nothing at index 1; step 1 ends before it, step 2 reads it."""
+    trace = kit.Builder(kit.FULL).add().allocate(1).allocate(3, first=2).schedule(1, kit.entry(0, 4, [1, 0, 3])).process(1, kit.output())
+    assert trace.found(STREAM_ORDER) == {}
+    trace.schedule(2, kit.entry(4, 8))
+    assert [(found.step, found.index) for found in trace.judge(STREAM_ORDER).result(Property.READ_RESIDENT).violations] == [(2, 1)]
+
+
+def test_a_later_step_past_its_row(kit: Any) -> None:
+    trace = kit.Builder(kit.FULL).add().allocate(1).schedule(1, kit.entry(0, 4, [1])).process(1, kit.output())
+    trace.schedule(2, kit.entry(4, 3, drafts=2))
+    assert trace.found(STREAM_ORDER) == {
+        "read_resident": {"released_before_schedule[never released]": 1},
+        "write_owned": {"released_before_schedule[never released]": 1},
+    }
+    trace.process(2, kit.output(rejected=1)).schedule(3)
+    assert trace.found(STREAM_ORDER)["rollback_resident"] == {"released_before_rollback[never released]": 1}
 
 
 def test_lookahead_slots_are_written_only_where_there_are_blocks(kit: Any) -> None:
@@ -194,6 +243,15 @@ def test_a_failed_load_lowers_the_count_below_nulled_blocks(kit: Any) -> None:
     trace = kit.Builder().add(prompt_tokens=16).allocate(4, first=3).schedule(1, kit.entry(12, 2, [0, 0, 0, 4]))
     trace.put(ev.Computed(request="A", computed=8, cause="load_failed", stale=True)).schedule(2)
     assert trace.found(STREAM_ORDER)["rollback_resident"] == {"released_before_rollback[never released]": 1}
+
+
+def test_a_count_lowered_below_what_the_last_step_was_cleared_for(kit: Any) -> None:
+    """The step at 16 reads 13 to 15; the one at 12 would read 9 to 11, where nothing is."""
+    trace = kit.Builder().add(prompt_tokens=20).allocate(4, 5, first=3).schedule(1, kit.entry(16, 1, [0, 0, 0, 4, 5]))
+    assert trace.found(STREAM_ORDER) == {}
+    trace.put(ev.Computed(request="A", computed=12, cause="load_failed", stale=True)).schedule(2)
+    [violation] = trace.judge(STREAM_ORDER).result(Property.ROLLBACK_RESIDENT).violations
+    assert (violation.index, violation.needed) == (2, (9, 11))
 
 
 def test_a_count_lowered_before_the_first_step(kit: Any) -> None:
@@ -250,6 +308,33 @@ def test_a_write_at_the_top_is_open_until_the_start_is_known(kit: Any, rejected:
     assert trace.found(SETTLED) == {}
     trace.process(2, kit.output(rejected=rejected)).process(3, kit.output())
     assert ("write_owned" in trace.found(SETTLED)) == written
+
+
+def test_what_a_step_reads_however_far_its_start_falls_is_told_at_once(kit: Any) -> None:
+    """Step 3 reads 8 and 9 from 11 as from 8, and all between."""
+    told = _drafting(kit).release({2: 3}).judge(SETTLED).result(Property.READ_RESIDENT).violations
+    assert [violation.step for violation in told] == [2, 3]
+
+
+def test_once_the_start_is_known_a_loss_is_told_at_once(kit: Any) -> None:
+    trace = _drafting(kit).process(2, kit.output(rejected=0)).release({3: 4}).add("B").allocate(4, request="B")
+    assert trace.found(SETTLED)["write_owned"] == {"reallocated[window]": 1}
+    trace = kit.Builder().add().allocate(1, 2, 3, 4).schedule(1, kit.entry(0, 4, [1, 2, 3, 4], drafts=3)).process(1, kit.output())
+    trace.schedule(2, kit.entry(4, 2)).release({1: 2}).add("B").allocate(2, request="B")
+    assert trace.found(SETTLED)["write_owned"] == {"reallocated[window]": 1}
+
+
+@pytest.mark.parametrize(("rejected", "count"), [(0, 1), (3, 0)])
+def test_a_start_may_fall_by_the_drafts_of_every_step_before(kit: Any, rejected: int, count: int) -> None:
+    """Steps 2 and 3 have 3 drafts each; step 4 is scheduled at 15 and may start at 9, so whether it writes 15 is open until then."""
+    one = FullAttentionSpec(block_size=1)
+    trace = kit.Builder(one, num_blocks=40, max_in_flight_steps=3).add().allocate(*range(1, 20))
+    trace.schedule(1, kit.entry(0, 7, range(1, 20))).process(1, kit.output()).schedule(2, kit.entry(7, 4, drafts=3))
+    trace.schedule(3, kit.entry(11, 4, drafts=3)).schedule(4, kit.entry(15, 4)).release({15: 16}).add("B").allocate(16, request="B")
+    assert "write_owned" not in trace.found(SETTLED)
+    for step in (2, 3, 4):
+        trace.process(step, kit.output(rejected=rejected if step < 4 else 0))
+    assert trace.judge(SETTLED).result(Property.WRITE_OWNED).count == count
 
 
 def test_an_open_loss_is_judged_by_the_start_known_at_the_end(kit: Any) -> None:

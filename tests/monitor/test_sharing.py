@@ -65,6 +65,18 @@ def test_a_pin_on_what_the_request_itself_writes_is_no_sharing(kit: Any) -> None
     assert copied.schedule(1, kit.entry(0, 4, [1])).found() == {"write_owned": {"shared[never released]": 1}}
 
 
+@pytest.mark.parametrize(("end", "is_fine"), [(2, True), (4, True), (None, False)])
+def test_a_block_that_is_copied_for_its_first_tokens_is_filled_on(kit: Any, end: int | None, is_fine: bool) -> None:
+    """Step 1 of A writes tokens 0 to 3 of block 1; a copy of it is made for what the block's hash stands for, if it has one."""
+    trace = kit.Builder(kit.FULL, records=("content",)).add().allocate(1)
+    if end is not None:
+        trace.put(ev.Cache(entries=(ev.CacheEntry(block=1, request="A", start=0, end=end),)))
+    trace.schedule(1, kit.entry(0, 4, [1])).put(ev.Hold(holder="h", kind="copy", blocks=(1,)))
+    assert ("write_owned" in trace.found()) != is_fine
+    if end == 2:  # a request that shares the block reads all of it
+        assert "write_owned" in trace.add("B").touch(1, request="B").found()
+
+
 def test_lookahead_slots_are_written_too(kit: Any) -> None:
     """Step 1 writes 0 to 3 and may write 4 to 7; B shares block 2, which holds them."""
     trace = kit.Builder(kit.FULL, records=("content",), num_lookahead_tokens=4).add().allocate(1, 2).add("B").touch(2, request="B")
@@ -146,3 +158,11 @@ def test_a_step_may_fall_into_a_shared_block(kit: Any) -> None:
     trace.put(ev.Cache(entries=(ev.CacheEntry(block=1, request="A", start=0, end=1),))).add("B").touch(1, request="B")
     trace.schedule(2, kit.entry(4, 1)).process(1, kit.output(rejected=2)).process(2, kit.output())
     assert [violation.step for violation in trace.judge().result(Property.WRITE_OWNED).violations] == [1, 2]
+
+
+def test_who_shares_a_block_that_was_given_out_afresh_shares_nothing_with_the_step(kit: Any) -> None:
+    """Step 1 of A may still write block 1, which B has as a fresh block and shares with C: what is lost is lost to B, once."""
+    trace = kit.Builder(kit.FULL, records=("content",)).add().allocate(1).schedule(1, kit.entry(0, 4, [1])).release({0: 1}, "preempt")
+    trace.add("B").allocate(1, request="B").add("C").touch(1, request="C")
+    assert trace.found("settled")["write_owned"] == {"reallocated[preempt]": 1}
+    assert "write_owned" not in trace.found("stream_order")

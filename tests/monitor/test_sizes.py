@@ -12,7 +12,7 @@ import pytest
 from settled.model import events as ev
 from settled.model.monitor import Monitor
 from settled.model.monitor.groups import mask_of
-from settled.model.monitor.masks import BEYOND_MAX
+from settled.model.monitor.keys import BEYOND_MAX
 from settled.model.properties import Contract, Property
 from settled.model.specs import FullAttentionSpec, SlidingWindowSpec
 

@@ -213,6 +213,26 @@ def test_a_block_that_the_accepted_tokens_fill_is_written_too(kit: Any, rejected
     assert [(found.step, found.index) for found in written] == ([(3, 1)] if harmed else [])
 
 
+@pytest.mark.parametrize(("spec", "blocks"), [(ALIGN, (1,)), (DRAFTS, (1, 2, 3))], ids=["no drafts", "drafts"])
+@pytest.mark.parametrize(("tokens", "is_same"), [(4, True), (3, False)])
+def test_a_shared_state_is_that_after_its_hash(kit: Any, spec: MambaSpec, blocks: tuple[int, ...], tokens: int, is_same: bool) -> None:
+    """The hash of block 1 stands for the state after four tokens; a step that ends before keeps another state there."""
+    trace = kit.Builder(spec, records=("content",)).add().allocate(*blocks)
+    trace.put(ev.Cache(entries=(ev.CacheEntry(block=1, request="A", start=0, end=4),))).schedule(1, kit.entry(0, tokens, blocks))
+    assert trace.add("B").touch(1, request="B").found() == ({} if is_same else {"write_owned": {"shared[never released]": 1}})
+
+
+@pytest.mark.parametrize("tokens", [(3, 1), (1, 3), (2, 1)])
+def test_a_state_on_the_way_to_the_one_that_is_shared_is_overwritten(kit: Any, tokens: tuple[int, int]) -> None:
+    """Two steps of A end within block 1, whose hash stands for the state after four tokens: what the second leaves there counts."""
+    first, second = tokens
+    trace = kit.Builder(ALIGN, records=("content",)).add().allocate(1)
+    trace.put(ev.Cache(entries=(ev.CacheEntry(block=1, request="A", start=0, end=4),)))
+    trace.schedule(1, kit.entry(0, first, (1,))).schedule(2, kit.entry(first, second, ()))
+    found = trace.add("B").touch(1, request="B").found()
+    assert found == ({} if first + second == 4 else {"write_owned": {"shared[never released]": 1}})
+
+
 # ---- moves -----------------------------------------------------------------------------------------------------------
 
 
@@ -297,11 +317,11 @@ def test_where_reads_are_recorded_a_rollback_waits_for_them(kit: Any) -> None:
 
 def test_a_trace_that_starts_in_mid_run_does_not_say_which_slot_is_read(kit: Any) -> None:
     state = ev.State(
-        requests=(ev.RequestState(request="A", prompt_tokens=4, computed=6, in_flight=0, stale=0),),
+        requests=(ev.RequestState(request="A", prompt_tokens=4, computed=8, in_flight=0, stale=0),),
         unprocessed=(),
-        tables={"A": ((0, 2, 3, 4),)},
+        tables={"A": ((0, 0, 3, 4),)},
     )
-    trace = kit.Builder(DRAFTS).put(state).schedule(1, kit.entry(6, 1)).process(1, kit.output()).end()
+    trace = kit.Builder(DRAFTS).put(state).schedule(1, kit.entry(8, 1)).process(1, kit.output()).end()
     result = trace.judge(SETTLED).result(Property.READ_RESIDENT)
     assert (result.verdict, trace.found(SETTLED)) == (Verdict.NOT_CHECKED, {})
     assert "mid-run" in result.remarks[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from configparser import ConfigParser
@@ -37,7 +38,25 @@ def test_the_wheel_holds_exactly_what_git_tracks(wheel: ZipFile) -> None:
     listed = subprocess.run(["git", "ls-files", "-z", "--", *PACKAGES], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     tracked = {f"settled/{name}" for name in listed.split("\0") if name}
     assert tracked
-    assert packaged(wheel) == tracked
+    assert packaged(wheel) - corpus(wheel) == tracked
+
+
+def corpus(wheel: ZipFile) -> set[str]:
+    """The public bugs, which lie in the tests and travel with the command that runs them."""
+    return {name for name in packaged(wheel) if name.startswith("settled/proofs/data/bugs/")}
+
+
+def test_the_corpus_travels_with_its_command(wheel: ZipFile, tmp_path: Path) -> None:
+    """Each file, byte for byte, and the command finds them where a wheel is unpacked."""
+    bugs = ROOT / "tests" / "data" / "bugs"
+    assert corpus(wheel) == {f"settled/proofs/data/bugs/{path.name}" for path in bugs.iterdir()}
+    for name in corpus(wheel):
+        assert wheel.read(name) == (bugs / Path(name).name).read_bytes()
+    wheel.extractall(tmp_path)
+    code = "from settled.proofs.corpus.loading import folder, load; print(folder()); print(len(load(folder()).cases))"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    told = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert told.stdout.split() == [str(tmp_path / "settled" / "proofs" / "data" / "bugs"), "147"], told.stderr
 
 
 def test_every_package_is_there_and_typed(wheel: ZipFile) -> None:

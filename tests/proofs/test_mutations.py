@@ -11,15 +11,16 @@ from dataclasses import replace
 
 import pytest
 
-from settled.model import fifo, tracked
+from settled.model import align, fifo, tracked
 from settled.model.disciplines import RIGHT, PruneFence
 from settled.model.properties import Contract
 from settled.model.search.induction import Obligation, decide
 from settled.model.search.solver import Z3
+from settled.proofs import mamba
 from settled.proofs.catalogue import THEOREMS
 from settled.proofs.counters import COUNTS
 from settled.proofs.fence import KEPT
-from settled.proofs.residency import ANY_MASK, IN_ORDER, IN_USE, NEXT_STEP
+from settled.proofs.residency import ANY_MASK, IN_ORDER, IN_USE, NEXT_STEP, SLOTS
 
 SOLVER = Z3()
 ACTIONS_WITHIN_A_GENERATION = (
@@ -82,6 +83,11 @@ def test_every_conjunct_and_the_assumption_are_needed_without_a_fence(conjunct: 
     assert not mutants_survive("T3", without_conjunct(conjunct), "no fence, no load, any shrinking mask")
 
 
+@pytest.mark.parametrize("conjunct", mamba.conjuncts(align.symbolic_align(), align.AlignSystem(RIGHT)))
+def test_every_conjunct_about_slots_is_needed(conjunct: str) -> None:
+    assert not all(mutants_survive(theorem, without_conjunct(conjunct), SLOTS) for theorem in ("T3", "T4"))
+
+
 @pytest.mark.parametrize("theorem", INVARIANTS)
 def test_the_invariants_are_complete_here(theorem: str) -> None:
     """The table above lists what the theorem's induction step really shows."""
@@ -103,6 +109,21 @@ def test_every_guard_is_needed(system: str, action: str, guard: str) -> None:
     """Without it some theorem about the system fails: what a guard rules out would really break something."""
     theorems = ("T1",) if system == "fifo" else ("T2", "T3", "T4")
     assert not all(mutants_survive(theorem, without_guard(action, guard)) for theorem in theorems)
+
+
+def slot_guards() -> Iterator[tuple[str, str]]:
+    for action in align.actions(align.symbolic_align(), align.AlignSystem(RIGHT)):
+        yield from ((action.name, name) for name in action.guard)
+
+
+@pytest.mark.parametrize(("action", "guard"), list(slot_guards()))
+def test_every_guard_on_slots_is_needed(action: str, guard: str) -> None:
+    assert not all(mutants_survive(theorem, without_guard(action, guard), SLOTS) for theorem in ("T3", "T4"))
+
+
+@pytest.mark.parametrize("assumption", ["0 <= first <= last", "slots >= 0"])
+def test_every_assumption_about_slots_is_needed(assumption: str) -> None:
+    assert not all(mutants_survive(theorem, without_conjunct(assumption), SLOTS) for theorem in ("T3", "T4"))
 
 
 # What each theorem concludes of every reachable state; without one of them the theorem would say less than its sentence.

@@ -15,6 +15,9 @@ from settled.model.search.bounded import WINDOW, UndecidedError, shortest_violat
 from settled.model.search.solver import Z3, Answer, Status
 from settled.proofs.refutations import REFUTATIONS, Counterexample, Refutation, canonical, matching, run_on_reference, search, under
 
+# Nothing is searched for them: what they break is the half of `held_bounded` that the bounded search leaves out, blocks below the need.
+# The corpus of public bugs shows each.
+BELOW_NEED = {"keeps-one", "drafts-unpruned"}
 BY_BOUNDED_SEARCH = tuple(dict.fromkeys(refutation.claim for refutation in REFUTATIONS))
 
 
@@ -38,7 +41,7 @@ def test_shortest_counterexample_replays_on_the_reference(refutation: Refutation
 def test_every_broken_discipline_is_refuted() -> None:
     """But for `preempt-fenced`, which keeps requests from finishing: `test_progress.py` runs it."""
     broken = {name for name, discipline in DISCIPLINES.items() if not discipline.is_right}
-    assert {refutation.discipline.name for refutation in REFUTATIONS} == broken - {PREEMPT_FENCED.name}
+    assert {refutation.discipline.name for refutation in REFUTATIONS} == broken - {PREEMPT_FENCED.name} - BELOW_NEED
 
 
 def test_names_are_unique_and_the_halves_in_flight_stay_apart() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from settled.model import fifo, tracked
+from settled.model import align, fifo, tracked
 from settled.model.algebra import BoolTerm, as_bool, int_variable
 from settled.model.disciplines import DISCIPLINES, OPTIMISTIC, RIGHT
 from settled.model.search.induction import Obligation, decide
@@ -14,7 +14,7 @@ from settled.model.search.solver import Z3, Answer, Cvc5, Solver, Status
 from settled.proofs import found
 from settled.proofs.catalogue import THEOREMS
 from settled.proofs.report.proving import exit_code
-from settled.proofs.residency import ANY_MASK
+from settled.proofs.residency import ANY_MASK, SLOTS
 from settled.proofs.runner import Exit, FoundRow, KillerRow, Row, decide_all, find_and_verify, prove
 
 
@@ -34,10 +34,18 @@ def test_every_action_has_a_claim_and_a_cover(key: str) -> None:
     for part in THEOREMS[key].parts:
         obligations = part.build(part.discipline)
         claims = {obligation.name for obligation in obligations if not obligation.is_cover}
-        if "initial state" not in claims:
-            continue  # lemmas, which no action concerns
+        if "initial state" not in claims or part.name == SLOTS:
+            continue  # lemmas, which no action concerns; slots have actions of their own
         assert {obligation.name.removeprefix("cover: ") for obligation in obligations if obligation.is_cover} == expected
         assert expected <= claims
+
+
+@pytest.mark.parametrize("key", ["T3", "T4"])
+def test_every_action_on_slots_has_a_claim_and_a_cover(key: str) -> None:
+    expected = {action.name for action in align.actions(align.symbolic_align(), align.AlignSystem(RIGHT))}
+    obligations = THEOREMS[key].part(SLOTS).build(RIGHT)
+    assert {obligation.name.removeprefix("cover: ") for obligation in obligations if obligation.is_cover} == expected
+    assert expected <= {obligation.name for obligation in obligations if not obligation.is_cover}
 
 
 def test_a_claim_from_contradictory_hypotheses_is_noticed() -> None:

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from settled.model.events import Event
-from settled.model.specs import FullAttentionSpec, SlidingWindowSpec
+from settled.model.specs import FullAttentionSpec, MambaSpec, SinkWindowSpec, SlidingWindowSpec
 from settled.reference.config import EngineConfig
 from settled.reference.engine import Engine, RequestSnapshot
 from settled.reference.plan import PlanError, PlannedStep
@@ -32,17 +32,15 @@ def everything(engine: Engine) -> tuple[object, ...]:
     scheduler = engine.scheduler
     pool = scheduler.kv_cache_manager.block_pool
     requests: dict[str, RequestSnapshot] = {name: engine.inspect(name) for name in [*scheduler.requests, *scheduler.draining]}
-    managers = [
-        ({name: [block.block_id for block in table] for name, table in manager.req_to_blocks.items()}, dict(manager.num_cached_block))
-        for manager in scheduler.kv_cache_manager.managers
-    ]
+    managers = [[manager.save(name) for name in NAMES] for manager in scheduler.kv_cache_manager.managers]
     return (
         requests,
         engine.pool_snapshot(),
         [block.block_id for block in pool.free_block_queue],
-        {block.block_id: block.block_hash for block in pool.cached_blocks()},
+        {block.block_id: (block.block_hash, block.partial_hash) for block in pool.cached_blocks()},
         {block.block_hash: pool.get_cached_block(block.block_hash) for block in pool.cached_blocks() if block.block_hash is not None},
         managers,
+        scheduler.kv_cache_manager.preparation.save(),
         [request.request_id for request in scheduler.running],
         [request.request_id for request in scheduler.waiting],
         scheduler.next_step,
@@ -74,12 +72,24 @@ def test_a_later_request_may_still_hit_what_an_earlier_one_computes_in_the_same_
     assert [entry.start for entry in step.entries] == [0, 4]
 
 
-def test_random_plans_happen_as_a_whole_or_not_at_all() -> None:
+STATES = (MambaSpec(block_size=4, mode="align", num_speculative_blocks=2), SinkWindowSpec(block_size=2, sink=3, window=3))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        CONFIG,
+        replace(CONFIG, groups=STATES, num_blocks=34, zero_fresh_blocks=True),
+        replace(CONFIG, groups=(FullAttentionSpec(block_size=4),), hash_block_size=1, zero_fresh_blocks=True),
+    ],
+    ids=["windows", "states", "hits within a block"],
+)
+def test_random_plans_happen_as_a_whole_or_not_at_all(config: EngineConfig) -> None:
     refused = accepted = moved_first = 0
-    for seed in range(60):
+    for seed in range(40):
         rng = Random(seed)
         events: list[Event] = []
-        engine = Engine(replace(CONFIG, num_blocks=rng.choice((26, 28, 60))), events.append)
+        engine = Engine(replace(config, num_blocks=config.num_blocks + rng.choice((0, 2, 34))), events.append)
         for round_ in range(40):
             _disturb(engine, rng, round_)
             plan = _random_plan(engine, rng)

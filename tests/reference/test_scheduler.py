@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from settled.model.disciplines import NO_FENCE, RIGHT, STALE_APPLIED, STALE_UNMARKED, UNDRAINED
+from settled.model.disciplines import DISCARD_FLAG, NO_FENCE, RIGHT, STALE_APPLIED, STALE_UNMARKED, UNDRAINED
 from settled.model.events import Event, Finish, Preempt, Process, Release, Schedule
 from settled.model.specs import CrossAttentionSpec, FullAttentionSpec, SlidingWindowSpec
 from settled.reference.config import ConfigError, EngineConfig, StaleOutputMode
@@ -264,6 +264,35 @@ def test_broken_disciplines_miscount_and_the_right_one_does_not() -> None:
     assert after_stale_output(replace(DROP, discipline=STALE_APPLIED)) == (5, 7, 0)
     assert after_stale_output(replace(DROP, discipline=UNDRAINED)) == (7, 11, 4)
     assert after_stale_output(replace(DROP, discipline=STALE_UNMARKED)) == (5, 7, 0)
+    assert after_stale_output(replace(DROP, discipline=DISCARD_FLAG)) == (7, 7, 0)
+
+
+def test_a_flag_drops_one_output_and_no_other() -> None:
+    """With two steps in flight the second is taken for live; with none, the first of the new generation is dropped."""
+    engine = Engine(replace(DROP, discipline=DISCARD_FLAG, max_in_flight_steps=3))
+    engine.add_request("r", 6, max_tokens=30)
+    engine.schedule()
+    engine.process()
+    engine.schedule()
+    engine.schedule()
+    engine.preempt("r")
+    engine.schedule()
+    assert counters(engine) == (7, 15, 1)
+    engine.process(lambda entry: Outcome(0))
+    assert counters(engine) == (7, 11, 0)
+    engine.process(lambda entry: Outcome(0))
+    assert counters(engine) == (4, 7, 0)
+
+    idle = Engine(replace(DROP, discipline=DISCARD_FLAG))
+    idle.add_request("r", 6, max_tokens=30)
+    idle.schedule()
+    idle.process()
+    idle.preempt("r")
+    known = idle.inspect("r").num_tokens
+    idle.schedule()
+    idle.process()
+    assert idle.inspect("r").num_tokens == known
+    assert counters(idle)[2] == 0
 
 
 def test_what_a_stale_output_rejects_is_told_whatever_becomes_of_it() -> None:
@@ -320,6 +349,30 @@ def test_an_abort_with_nothing_in_flight_frees_at_once() -> None:
     assert [(event.cause, event.indices) for event in events if isinstance(event, Release)] == [("abort", (1, 0))]
 
 
+# ---- chunked prefill ---------------------------------------------------------------------------------------------------
+
+
+def first_chunks(config: EngineConfig) -> list[list[tuple[str, int]]]:
+    """Two prompts, of 12 and 9 tokens, and a batch of 16: who computes how many tokens in the first steps."""
+    engine = Engine(config)
+    engine.add_request("a", 12, max_tokens=1)
+    engine.add_request("b", 9, max_tokens=1)
+    steps = [engine.schedule() for _ in range(2)]
+    return [[(entry.request.request_id, entry.tokens) for entry in step.entries] for step in steps if step is not None]
+
+
+def test_chunked_prefill_fills_the_batch_and_can_be_limited_or_switched_off() -> None:
+    config = replace(CONFIG, max_num_batched_tokens=16, max_model_len=16, num_speculative_tokens=0)
+    assert first_chunks(config) == [[("a", 12), ("b", 4)], [("b", 5)]]
+    assert first_chunks(replace(config, long_prefill_token_threshold=7)) == [[("a", 7), ("b", 7)], [("a", 5), ("b", 2)]]
+    assert first_chunks(replace(config, enable_chunked_prefill=False)) == [[("a", 12)], [("b", 9)]]
+
+
+def test_without_chunks_every_prompt_must_fit_into_a_batch() -> None:
+    with pytest.raises(ConfigError, match="a prefill of up to 64 tokens must fit into a step"):
+        replace(CONFIG, enable_chunked_prefill=False)
+
+
 # ---- errors ------------------------------------------------------------------------------------------------------------
 
 
@@ -351,7 +404,7 @@ def test_bad_requests_and_bad_sizes_are_refused() -> None:
         engine.add_request("long", 64)
     with pytest.raises(SchedulerError, match="max_tokens"):
         engine.add_request("none", 6, max_tokens=0)
-    with pytest.raises(SchedulerError, match="only a running one"):
+    with pytest.raises(SchedulerError, match="only one that has blocks"):
         engine.preempt("r")
     with pytest.raises(SchedulerError, match="no unfinished request 'x'"):
         engine.abort("x")

@@ -9,8 +9,10 @@ import pytest
 
 from settled.model.disciplines import DISCIPLINES, RIGHT, VLLM, Discipline
 from settled.model.events import Config, End, Event, Preempt, Release
+from settled.model.monitor import Monitor, Verdict
+from settled.model.properties import Contract, Property
 from settled.reference.engine import Engine
-from settled.reference.workload import random_workload, run_workload
+from settled.reference.workload import ALL_KINDS, random_workload, run_workload
 
 RIGHT_DISCIPLINES = [RIGHT, VLLM]
 
@@ -25,6 +27,7 @@ def check_pool(engine: Engine) -> None:
             references.update(block.block_id for block in table if not block.is_null)
     references.update(block.block_id for block in pool.blocks_aside())
     references.update(block.block_id for block in manager.preparation.held_blocks())
+    references.update(block.block_id for block in engine.scheduler.remote.transfers.pinned_blocks())
     for free in engine.scheduler.fence:
         references.update(block.block_id for table in free.tables for block in table.blocks)
     assert list(engine.pool_snapshot()) == [references[block_id] for block_id in range(pool.num_blocks)]
@@ -43,7 +46,7 @@ def check_counters(engine: Engine) -> None:
     for request in [*scheduler.requests.values(), *scheduler.draining.values()]:
         assert request.num_in_flight_tokens == sum(entry.tokens for entry in request.unprocessed)
         if not request.is_finished:
-            stale = [entry for entry in request.unprocessed if entry.generation < request.num_preemptions]
+            stale = [entry for entry in request.unprocessed if entry.generation < request.generation]
             assert request.num_stale_output_tokens == sum(entry.tokens for entry in stale)
             assert all(entry.stale for entry in stale)
             live = [entry for entry in request.unprocessed if not entry.stale]
@@ -95,6 +98,26 @@ def test_a_request_that_is_not_disturbed_runs_to_its_end() -> None:
         summary = run_workload(workload, steps=200, sink=events.append)
         assert summary.given_up == 0
         assert summary.added > workload.requests_max
+
+
+@pytest.mark.parametrize("contract", [Contract.SETTLED, Contract.STREAM_ORDER], ids=lambda contract: contract.value)
+@pytest.mark.parametrize("kinds", [*((kind,) for kind in ALL_KINDS), ALL_KINDS], ids=lambda kinds: kinds[0] if len(kinds) == 1 else "all")
+def test_the_monitor_finds_nothing_in_runs_of_any_kind(kinds: tuple[str, ...], contract: Contract) -> None:
+    """With the fence under the contract that demands it, and without."""
+    for seed in range(6):
+        events: list[Event] = []
+        workload = random_workload(seed, kinds=kinds)
+        run_workload(workload, fence=contract is Contract.SETTLED, steps=80, sink=events.append)
+        config = events[0]
+        assert isinstance(config, Config)
+        monitor = Monitor(config, contract)
+        for line, event in enumerate(events, start=1):
+            monitor.feed(line, event)
+        report = monitor.finish()
+        assert [violation for result in report.properties for violation in result.violations] == [], f"seed {seed}"
+        assert report.unknown == ()
+        verdicts = {result.property: result.verdict for result in report.properties}
+        assert {name for name, verdict in verdicts.items() if verdict is Verdict.HOLDS} >= set(Property)
 
 
 @pytest.mark.parametrize("discipline", DISCIPLINES.values(), ids=lambda discipline: discipline.name)

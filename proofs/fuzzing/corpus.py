@@ -1,0 +1,168 @@
+"""A folder of findings: for each a trace that `settled check` judges, and a file that says how it came about and runs again.
+
+A finding is written at once and replaced when a smaller case is known; each file appears as a whole or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from settled.model.disciplines import DISCIPLINES, Discipline
+from settled.model.events import Event
+from settled.model.properties import Contract
+from settled.model.specs import SPEC_BY_KIND, KVCacheSpec
+from settled.model.trace_io import encode_event
+from settled.proofs.fuzzing.running import Key, run_case
+from settled.reference.config import EngineConfig, StaleOutputMode
+from settled.reference.decisions import SORTS, Decision
+from settled.reference.decoder import Case
+
+FORMAT = 1
+
+
+class CorpusError(ValueError):
+    """A file of the corpus is not what this version writes; the message names it and says what is wrong."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A finding: what is violated under which discipline and contract, and a case that shows it. `seed` and `run` found it first."""
+
+    discipline: Discipline
+    contract: Contract
+    key: Key
+    case: Case
+    sentence: str
+    seed: int
+    run: int
+
+    @property
+    def name(self) -> str:
+        """What its files are called: one name for each discipline, contract, property, cause and kind."""
+        words = (self.discipline.name, self.contract.value, *self.key)
+        return "-".join(re.sub(r"[^a-z0-9_]+", ".", word.lower()).strip(".") for word in words if word)
+
+    @property
+    def command(self) -> str:
+        """Runs the case again, on any machine with this version."""
+        words = ["settled", "fuzz", "--discipline", self.discipline.name, "--contract", self.contract.value]
+        return shlex.join([*words, "--case", self.case.numbers.hex()])
+
+    def reproduces(self) -> bool:
+        """Whether the case still shows the finding."""
+        return self.key in run_case(self.case, discipline=self.discipline, contract=self.contract, until=self.key).found
+
+    def events(self) -> list[Event]:
+        """The trace of the case, up to the decision that shows the finding."""
+        return run_case(self.case, discipline=self.discipline, contract=self.contract, until=self.key, keep_events=True).events
+
+
+class Corpus:
+    """The findings in a folder, which is made if it is not there. Raises OSError where nothing can be written, CorpusError."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self._replace(folder / ".writable", "")
+        (folder / ".writable").unlink()
+        self.entries = [_read(path) for path in sorted(folder.glob("*.json"))]
+
+    def of(self, disciplines: Sequence[Discipline], contract: Contract) -> Iterator[Entry]:
+        """The findings of these disciplines under this contract."""
+        names = {discipline.name for discipline in disciplines}
+        return (entry for entry in self.entries if entry.discipline.name in names and entry.contract is contract)
+
+    def write(self, entry: Entry) -> Path:
+        """Writes a finding in place of an earlier one of the same name; returns the path of its trace."""
+        trace = self.folder / f"{entry.name}.ndjson"
+        self._replace(trace, "".join(encode_event(event) + "\n" for event in entry.events()))
+        self._replace(trace.with_suffix(".json"), json.dumps(as_dict(entry, trace), indent=1) + "\n")
+        return trace
+
+    def _replace(self, path: Path, text: str) -> None:
+        """Writes a whole file beside its place and moves it there."""
+        try:
+            with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=self.folder, suffix=".part", delete=False) as part:
+                try:
+                    part.write(text)
+                    part.flush()
+                    Path(part.name).replace(path)
+                except BaseException:
+                    with suppress(OSError):
+                        Path(part.name).unlink()
+                    raise
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def as_dict(entry: Entry, trace: Path | None = None) -> dict[str, Any]:
+    """Plain values for JSON."""
+    commands = [entry.command]
+    if trace is not None:
+        commands.append(shlex.join(["settled", "check", str(trace), "--contract", entry.contract.value]))
+    return {
+        "format": FORMAT,
+        "discipline": entry.discipline.name,
+        "contract": entry.contract.value,
+        **entry.key._asdict(),
+        "sentence": entry.sentence,
+        "seed": entry.seed,
+        "run": entry.run,
+        "config": _config_as_dict(entry.case.config),
+        "decisions": [[decision.name, *decision.values] for decision in entry.case.decisions],
+        "case": entry.case.numbers.hex(),
+        "reproduce": commands,
+    }
+
+
+def _config_as_dict(config: EngineConfig) -> dict[str, Any]:
+    plain = {field.name: getattr(config, field.name) for field in fields(config)}
+    groups = [{"kind": spec.kind, **{field.name: getattr(spec, field.name) for field in fields(spec)}} for spec in config.groups]
+    return {**plain, "groups": groups, "discipline": config.discipline.name}
+
+
+def _read(path: Path) -> Entry:
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+        if raw["format"] != FORMAT:
+            raise ValueError(f"format {raw['format']!r}, expected {FORMAT}")
+        discipline = DISCIPLINES[raw["discipline"]]
+        decisions = tuple(_decision(name, values) for name, *values in raw["decisions"])
+        return Entry(
+            discipline=discipline,
+            contract=Contract(raw["contract"]),
+            key=Key(raw["property"], raw["cause"], raw["kind"]),
+            case=Case(_config_of(raw["config"], discipline), decisions, bytes.fromhex(raw["case"])),
+            sentence=raw["sentence"],
+            seed=raw["seed"],
+            run=raw["run"],
+        )
+    except KeyError as error:
+        raise CorpusError(f"{path}: {error} is missing or unknown") from error
+    except (ValueError, TypeError) as error:
+        raise CorpusError(f"{path}: not a finding of this version: {error}") from error
+
+
+def _decision(name: str, values: list[int]) -> Decision:
+    sort = SORTS[name]
+    if len(values) != len(sort.arguments) or not all(isinstance(value, int) and value >= 0 for value in values):
+        raise ValueError(f"{name} takes {len(sort.arguments)} numbers, not {values}")
+    return Decision(name, tuple(values))
+
+
+def _config_of(raw: dict[str, Any], discipline: Discipline) -> EngineConfig:
+    groups = tuple(_spec_of(dict(group)) for group in raw["groups"])
+    stale = StaleOutputMode(raw["stale_output_mode"])
+    return EngineConfig(**{**raw, "groups": groups, "stale_output_mode": stale, "discipline": discipline})
+
+
+def _spec_of(raw: dict[str, Any]) -> KVCacheSpec:
+    return SPEC_BY_KIND[raw.pop("kind")](**raw)

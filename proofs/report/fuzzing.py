@@ -1,0 +1,223 @@
+"""What `settled fuzz` prints: findings as they come, then what was reached."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress as Bar
+from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from settled.model.disciplines import Discipline
+from settled.model.properties import Contract
+from settled.proofs.fuzzing.campaign import Campaign, Plan, Progress, Told
+from settled.proofs.fuzzing.corpus import Corpus, Entry, as_dict
+from settled.proofs.fuzzing.coverage import PAIR, Feature
+from settled.proofs.fuzzing.running import run_case
+from settled.proofs.report.console import make_console
+from settled.proofs.runner import Exit
+from settled.reference.decisions import Decision
+from settled.reference.decoder import ConfigSpace, decode
+
+
+@dataclass
+class _Session:
+    """One call of the command."""
+
+    console: Console
+    contract: Contract
+    corpus: Corpus | None
+    is_quiet: bool  # JSON at the end, nothing before
+    kept: list[tuple[Entry, bool]] = field(default_factory=list)  # of the corpus, and whether it still reproduces
+    done: dict[str, Progress] = field(default_factory=dict)
+
+    def say(self, text: str) -> None:
+        if not self.is_quiet:
+            self.console.print(text)
+
+    def tell(self, told: Told) -> None:
+        """Prints a finding before it is written: a disk may be full."""
+        entry = told.entry
+        prop, cause, kind = entry.key
+        if told.is_shrunk:
+            decisions = ", ".join(map(_words, entry.case.decisions))
+            self.say(f"  shrunk to {len(entry.case.decisions)} decisions: {escape(decisions)}")
+            self.say(f"  {escape(entry.sentence)}\n  {escape(entry.command)}")
+        else:
+            of_kind = f", {kind}" if kind else ""
+            self.say(f"[bold red]{entry.discipline.name}[/] violates [bold]{prop}[/] ({escape(cause)}{of_kind}) in run {entry.run}")
+        if self.corpus is not None:
+            trace = self.corpus.write(entry)
+            if told.is_shrunk:
+                self.say(f"  kept as {escape(str(trace))}")
+
+    @property
+    def exit(self) -> Exit:
+        found = any(progress.entries for progress in self.done.values()) or any(still for _, still in self.kept)
+        if found:
+            return Exit.VIOLATED
+        runs = sum(progress.runs for progress in self.done.values())
+        undecided = sum(progress.undecided for progress in self.done.values())
+        return Exit.HOLDS if runs + len(self.kept) > 0 and not undecided else Exit.UNKNOWN
+
+
+def run(
+    disciplines: Sequence[Discipline],
+    contract: Contract,
+    *,
+    runs: int | None,
+    seconds: float | None,
+    seed: int,
+    folder: Path | None,
+    jobs: int,
+    as_json: bool,
+) -> Exit:
+    """Runs what the corpus keeps, then a campaign a discipline; `runs` and `seconds` are for each of them. Raises OSError, CorpusError."""
+    session = _Session(make_console(), contract, Corpus(folder) if folder is not None else None, as_json)
+    began = time.perf_counter()
+    if session.corpus is not None:
+        _rerun(session, session.corpus, disciplines)
+    for discipline in disciplines:
+        known = frozenset(entry.key for entry, still in session.kept if still and entry.discipline is discipline)
+        plan = Plan(discipline=discipline, contract=contract, seed=seed, runs=runs, seconds=seconds, jobs=jobs, known=known)
+        with _progress_line(session, plan) as tick:
+            campaign = Campaign(plan, session.tell, tick)
+            session.done[discipline.name] = campaign.progress
+            campaign.run()
+    if as_json:
+        click.echo(json.dumps(_report(session, seed), indent=2))
+    else:
+        _print_summary(session, seed, time.perf_counter() - began)
+    return session.exit
+
+
+def run_one(discipline: Discipline, contract: Contract, numbers: bytes, *, as_json: bool) -> Exit:
+    """One case: its configuration, its decisions, what they violate."""
+    case = decode(numbers, ConfigSpace(discipline=discipline))
+    result = run_case(case, contract=contract)
+    code = Exit.VIOLATED if result.found else Exit.UNKNOWN if result.is_undecided else Exit.HOLDS
+    if as_json:
+        told = [{**each.key._asdict(), "decision": each.decision, "sentence": each.sentence} for each in result.found.values()]
+        click.echo(json.dumps({"case": numbers.hex(), "events": result.num_events, "found": told, "exit_code": int(code)}, indent=2))
+        return code
+    console = make_console()
+    config = case.config
+    for group, spec in enumerate(config.groups):
+        console.print(f"group {group}: {spec}", markup=False)
+    console.print(
+        f"{config.num_blocks} blocks, depth {config.max_in_flight_steps}, {config.max_num_batched_tokens} tokens a step, "
+        f"{config.num_speculative_tokens} drafts, {config.num_lookahead_tokens} lookahead slots, at most {config.max_model_len} tokens"
+    )
+    for number, decision in enumerate(case.decisions):
+        console.print(f"{number:4} {_words(decision)}", markup=False)
+        for found in result.found.values():
+            if found.decision == number:
+                console.print(f"     [bold red]{found.key.property}[/] ({escape(found.key.cause)}): {escape(found.sentence)}")
+    for found in result.found.values():
+        if found.decision == len(case.decisions):
+            console.print(f" end [bold red]{found.key.property}[/] ({escape(found.key.cause)}): {escape(found.sentence)}")
+    console.print(f"{result.num_events} events; exit code {int(code)}")
+    return code
+
+
+def _rerun(session: _Session, corpus: Corpus, disciplines: Sequence[Discipline]) -> None:
+    for entry in corpus.of(disciplines, session.contract):
+        still = entry.reproduces()
+        session.kept.append((entry, still))
+        word = "[bold red]still violated[/]" if still else "[green]no longer violated[/]"
+        session.say(f"kept {entry.name}: {word}" + (f"\n  {escape(entry.command)}" if still else ""))
+
+
+@contextmanager
+def _progress_line(session: _Session, plan: Plan) -> Iterator[Callable[[Progress], None]]:
+    """A line that says how far it is, on a terminal; nothing in a pipe."""
+    if session.is_quiet or not session.console.is_terminal:
+        yield lambda progress: None
+        return
+    of = f" of {plan.runs}" if plan.runs is not None else ""
+    columns = (SpinnerColumn(), TextColumn(plan.discipline.name), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Bar(*columns, console=session.console, transient=True) as bar:
+        task = bar.add_task("", total=None)
+
+        def tick(progress: Progress) -> None:
+            found = f", {len(progress.entries)} found" if progress.entries else ""
+            bar.update(task, description=f"{progress.runs}{of} runs, {progress.operations} operations{found}")
+
+        yield tick
+
+
+# ---- summaries -------------------------------------------------------------------------------------------------------
+
+
+def _words(decision: Decision) -> str:
+    return " ".join([decision.name, *map(str, decision.values)]) if any(decision.values) else decision.name
+
+
+def _print_summary(session: _Session, seed: int, seconds: float) -> None:
+    total: Counter[Feature] = Counter()
+    for progress in session.done.values():
+        total += progress.coverage
+    if total:
+        _print_coverage(session.console, total)
+    for name, progress in session.done.items():
+        first = "" if progress.operations_to_first is None else f", the first after {progress.operations_to_first} operations"
+        session.console.print(
+            f"{name}: {progress.runs} runs, {progress.operations} operations, {progress.events} events; "
+            f"{len(progress.entries)} new findings{first}"
+            + (f"; {progress.undecided} runs could not be judged" if progress.undecided else "")
+        )
+    still = sum(still for _, still in session.kept)
+    kept = f"; of {len(session.kept)} kept findings {still} still violated" if session.kept else ""
+    session.console.print(f"contract {session.contract}, seed {seed}, {seconds:.1f} s{kept}; exit code {int(session.exit)}")
+
+
+def _print_coverage(console: Console, total: Counter[Feature]) -> None:
+    """A row a section; what is frequent comes first."""
+    table = Table("reached", "how often")
+    sections: dict[str, list[str]] = {}
+    for feature, times in total.most_common():
+        if feature.section != PAIR:
+            sections.setdefault(feature.section, []).append(f"{feature.what} {times}")
+    for section, told in sorted(sections.items()):
+        table.add_row(section, escape(", ".join(told)))
+    pairs = sum(feature.section == PAIR for feature in total)
+    table.add_row(PAIR, f"{pairs} different ones, one directly after the other")
+    console.print(table)
+
+
+def _report(session: _Session, seed: int) -> dict[str, Any]:
+    return {
+        "contract": session.contract,
+        "seed": seed,
+        "kept": [{**as_dict(entry), "still": still} for entry, still in session.kept],
+        "campaigns": {
+            name: {
+                "runs": progress.runs,
+                "operations": progress.operations,
+                "events": progress.events,
+                "undecided": progress.undecided,
+                "operations_to_first": progress.operations_to_first,
+                "findings": [as_dict(entry) for entry in progress.entries.values()],
+                "coverage": _by_section(progress.coverage),
+            }
+            for name, progress in session.done.items()
+        },
+        "exit_code": int(session.exit),
+    }
+
+
+def _by_section(coverage: Counter[Feature]) -> dict[str, dict[str, int]]:
+    sections: dict[str, dict[str, int]] = {}
+    for (section, what), times in sorted(coverage.items()):
+        sections.setdefault(section, {})[what] = times
+    return sections

@@ -11,7 +11,7 @@ import pytest
 from settled.model.events import Add, Config, Drop, Event, Hold, Process, Release, Schedule
 from settled.model.explicit import Move
 from settled.model.kinds import MambaAlign, SlidingWindow
-from settled.model.monitor import Verdict
+from settled.model.monitor import PropertyResult, Verdict
 from settled.model.properties import Property
 from settled.model.specs import MambaSpec, SlidingWindowSpec
 from settled.model.trace_io import read_trace, write_trace
@@ -54,7 +54,12 @@ def test_the_trace_is_schema_v1_and_judged_the_same_when_read_back(refutation: R
     write_trace(events, out)
     read = [event for _, event in read_trace(io.StringIO(out.getvalue()))]
     assert read == list(events)
-    assert judge(read, refutation.claim.contract) == found(refutation).report
+    again, before = judge(read, refutation.claim.contract), found(refutation).report
+    assert [told(result) for result in again.properties] == [told(result) for result in before.properties]
+
+
+def told(result: PropertyResult) -> tuple[object, ...]:
+    return result.property, result.verdict, result.count, result.causes, tuple(result.violations)
 
 
 @windowed

@@ -82,6 +82,23 @@ class Solver(Protocol):
         ...
 
 
+# Operator → z3's function that makes an expression of it, and whether that takes its arguments as a list. z3's integer division floors,
+# as divisors are at least 1.
+_MAKERS = {
+    "and": ("Z3_mk_and", True),
+    "or": ("Z3_mk_or", True),
+    "not": ("Z3_mk_not", False),
+    "select": ("Z3_mk_ite", False),
+    "+": ("Z3_mk_add", True),
+    "-": ("Z3_mk_sub", True),
+    "*": ("Z3_mk_mul", True),
+    "//": ("Z3_mk_div", False),
+    "<": ("Z3_mk_lt", False),
+    "<=": ("Z3_mk_le", False),
+    "==": ("Z3_mk_eq", False),
+}
+
+
 class Z3:
     """z3, one incremental solver, rendered terms shared between queries."""
 
@@ -107,7 +124,8 @@ class Z3:
         self._solver.push()
         try:
             asserted = [self._named(name, formula) for name, formula in formulas.items()]
-            self._solver.add(*(implication for _, implication in asserted))
+            for _, implication in asserted:
+                self._z3.Z3_solver_assert(self._solver.ctx.ref(), self._solver.solver, implication.ast)
             literals = {literal: name for (literal, _), name in zip(asserted, formulas, strict=True)}
             result = self._solver.check(*literals)
             seconds = time.perf_counter() - began
@@ -148,31 +166,13 @@ class Z3:
             case "apply":
                 sort = z3.IntSort() if is_int else z3.BoolSort()
                 return z3.Function(term.args[0], z3.IntSort(), sort)(args[1])
-            case "and":
-                return z3.And(*args)
-            case "or":
-                return z3.Or(*args)
-            case "not":
-                return z3.Not(args[0])
-            case "select":
-                return z3.If(*args)
-        x, y = args
-        match term.op:
-            case "+":
-                return x + y
-            case "-":
-                return x - y
-            case "*":
-                return x * y
-            case "//":
-                return x / y  # z3's integer division floors, as divisors are at least 1
-            case "<":
-                return x < y
-            case "<=":
-                return x <= y
-            case "==":
-                return x == y
-        raise NotImplementedError(term.op)
+        # z3's own makers, not its Python operators: every argument has its sort already, and looking for it is half of the time.
+        context = z3.main_ctx()
+        maker, of_list = _MAKERS[term.op]
+        asts = [arg.ast for arg in args]
+        given = (len(asts), (z3.Ast * len(asts))(*asts)) if of_list else asts
+        wrap = z3.ArithRef if is_int else z3.BoolRef
+        return wrap(getattr(z3, maker)(context.ref(), *given), context)
 
     def _values(self, formulas: Iterable[BoolTerm]) -> Mapping[str, int | bool]:
         model, roots = self._solver.model(), tuple(formulas)

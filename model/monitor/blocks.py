@@ -134,7 +134,7 @@ def _release_all(live: Live, line: int, request: Request, event: Release) -> lis
     note = Note(request.name, line, event.cause, request.computed)
     held, notes, moved = table.blocks, table.notes, table.moved
     watches, references = live.residency.watches, live.ledger.references
-    low, high = min(indices), max(indices)
+    low, high = (indices[0], indices[0]) if len(indices) == 1 else (min(indices), max(indices))
     users: list[Entry] = []
     if request.unprocessed:
         # What moved is seen at other indices than these.

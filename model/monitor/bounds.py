@@ -39,8 +39,8 @@ class Bounds:
                 continue
             if basis is None:
                 basis = masks.processed_tokens(request.computed, request.in_flight)
-            index = _below_need(table, mask, basis)
-            if index is not None:
+            index = table.lowest_prunable() if mask.prunes_in_order else _lowest_skipped(table, mask, basis)
+            if index is not None and mask.is_skipped(index, basis):
                 block = table.blocks[index]
                 what = f"request {request.name} still holds block {block} at index {index} of group {group} after its prune"
                 why = f"{what}, though nothing from token {basis} on needs it"
@@ -62,10 +62,7 @@ class Bounds:
         )
 
 
-def _below_need(table: Table, mask: Mask, basis: int) -> int | None:
-    """The lowest index that holds a block which a prune on `basis` takes."""
-    if not mask.prunes_in_order:
-        held = (index for index, block in enumerate(table.blocks) if block != NULL_BLOCK)
-        return next((index for index in held if mask.is_skipped(index, basis)), None)
-    index = table.lowest_prunable()
-    return index if index is not None and mask.is_skipped(index, basis) else None
+def _lowest_skipped(table: Table, mask: Mask, basis: int) -> int | None:
+    """The lowest index that holds a block which a prune on `basis` takes, where such blocks have gaps between."""
+    held = (index for index, block in enumerate(table.blocks) if block != NULL_BLOCK)
+    return next((index for index in held if mask.is_skipped(index, basis)), None)

@@ -109,7 +109,9 @@ class Table:
 
     def lowest_prunable(self) -> int | None:
         """The lowest index that holds a block, the first `kept` left out."""
-        blocks, index = self.blocks, max(self.lowest, self.kept)
+        blocks, index = self.blocks, self.lowest
+        if index < self.kept:
+            index = self.kept
         while index < len(blocks) and blocks[index] == NULL_BLOCK:
             index += 1
         self.lowest = index
@@ -127,7 +129,8 @@ class Table:
         """The worker's row starts over; steps in flight keep the old one."""
         self.row = list(new_blocks)
         self.doubt_from = self.sound_from = 0
-        self._doubt_what_differs(0, max(len(self.row), len(self.blocks)))
+        if self.row != self.blocks or NULL_BLOCK in self.row:
+            self._doubt_what_differs(0, max(len(self.row), len(self.blocks)))
 
     def _doubt(self, begin: int, end: int) -> None:
         """The entries from `begin` to `end` - 1 must be looked at; so are those between them and the others."""

@@ -55,6 +55,7 @@ class Live:
         self.group_masks = GroupMasks(config.groups, custom)
         self.modelled = self.group_masks.modelled
         self.modelled_count = sum(self.modelled)
+        self.unmodelled = [(group, spec.kind) for group, spec in enumerate(config.groups) if not self.modelled[group]]
         # Of an engine that records no moves, those of speculative blocks are inferred.
         fixed = self.group_masks.of(None)
         self.moves_group = [isinstance(mask, AlignedWithDrafts) and "copies" not in config.records for mask in fixed]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from settled.model.disciplines import StaleOutput
 from settled.model.events import FinishReason
@@ -14,7 +14,8 @@ class ModelOutputError(ValueError):
     """The model returned a number of tokens that the step cannot have sampled."""
 
 
-class Settlement(NamedTuple):
+@dataclass(slots=True)
+class Settlement:
     """What an output came to, in tokens: `sampled` (of a live step, those kept), `rejected` (drafts; of a live step all that was
     rolled back, trimmed ones too)."""
 

@@ -27,7 +27,7 @@ class StepRecord:
 
     step: int
     order: int
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[Entry]
 
 
 @dataclass(slots=True)
@@ -99,7 +99,8 @@ class Live:
         known = [(group, mask, tables[group]) for group, mask in enumerate(masks) if mask is not None]
         if len(known) < self.modelled_count:
             self.residency.undecidable("a mask depends on the prompt of a request that is not known")
-        self.requests[name] = request = Request(name, tables, masks, known)
+        bounded = [(group, mask, table) for group, mask, table in known if mask.prunes and group in self.bounds.checked]
+        self.requests[name] = request = Request(name, tables, masks, known, bounded)
         return request
 
     def forget_if_gone(self, request: Request) -> None:

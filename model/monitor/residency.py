@@ -9,7 +9,6 @@ processed its step's true start is known, and its suspects are judged.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from settled.model.events import NULL_BLOCK
 from settled.model.monitor.findings import Findings
@@ -39,7 +38,8 @@ _HOW = {
 }
 
 
-class LossFacts(NamedTuple):
+@dataclass(slots=True, eq=False)
+class LossFacts:
     """What a violation says, taken down when it is certain; nothing of the request or the step is kept alive for it."""
 
     property: Property
@@ -144,7 +144,7 @@ class Residency:
 
     def judge(self, watch: Watch, loss: Loss, line: int, taken_by: str | None = None) -> None:
         """Reports what is certain of a loss, and keeps what is not as a suspect."""
-        entry, group, index, _, _, _ = watch
+        entry, group, index = watch.entry, watch.group, watch.table_index
         mask = _mask(entry.request, group)
         for written in self._harmed[loss]:
             needs = mask.needs(entry, group, index, self._lookahead, written)
@@ -198,7 +198,7 @@ class Residency:
             watch = suspect.watch
             mask = _mask(entry.request, watch.group)
             if mask.needs_now(entry, watch.group, watch.table_index, self._lookahead, suspect.written):
-                self._report(*suspect)
+                self._report(watch, suspect.loss, suspect.line, suspect.taken_by, suspect.written)
         for block in entry.watched or ():
             kept = [watch for watch in self.watches.get(block, ()) if watch.entry is not entry]
             if kept:
@@ -250,15 +250,29 @@ class Residency:
     # ---- reports -----------------------------------------------------------------------------------------------------
 
     def _report(self, watch: Watch, loss: Loss, line: int, taken_by: str | None, written: bool) -> None:
-        entry, group, index, block, note, _ = watch
+        entry, group, index, note = watch.entry, watch.group, watch.table_index, watch.note
         mask = _mask(entry.request, group)
         name = Property.WRITE_OWNED if written else Property.READ_RESIDENT
         if loss is Loss.ABSENT and not written and note and mask.may_free_index(index, note.computed):
             name = Property.ROLLBACK_RESIDENT  # nothing needed the entry at the count on which it was released: a rollback made it needed
         cause = f"{loss._value_}[{note.cause if note else 'never released'}]"
         span = mask, entry.start, entry.tokens, self._lookahead
-        where = entry.step, entry.request.name, group, index, block
-        facts = LossFacts(name, self._findings.contract, line, cause, loss, taken_by, written, *where, note, span)
+        facts = LossFacts(
+            name,
+            self._findings.contract,
+            line,
+            cause,
+            loss,
+            taken_by,
+            written,
+            entry.step,
+            entry.request.name,
+            group,
+            index,
+            watch.block,
+            note,
+            span,
+        )
         self._findings.found(name, cause, facts.violation)
 
     def _report_rollback(self, found: _Rollback) -> None:

@@ -19,7 +19,7 @@ def schedule(live: Live, line: int, event: Schedule) -> None:
         residency.no_finish_followed()
     if live.transfers:
         transfers.step_came(live, event.step)
-    record = StepRecord(event.step, live.next_order)
+    record = StepRecord(event.step, live.next_order, [])
     live.next_order += 1
     live.steps[event.step] = record
     if event.requests:
@@ -31,7 +31,7 @@ def schedule(live: Live, line: int, event: Schedule) -> None:
             _refuse(live, scheduled, request)
         if start != request.computed:
             counts.before_schedule(request, start, line, event.step)
-        if bounds.checked:
+        if request.bounded:
             bounds.pruned(request, line)
         entry = _dispatch(live, record, request, scheduled)
         request.computed, request.in_flight, request.stale = masks.counters_after_schedule(

@@ -241,6 +241,7 @@ class Weighing:
     def __init__(self, solver: Solver) -> None:
         self._prover = Prover(solver)
         self._found: dict[str, Counterexample | str] = {}
+        self._searched: dict[tuple[str, Claim], str] = {}
 
     def cells(self, discipline: Discipline) -> Iterator[Cell]:
         """The row of a discipline."""
@@ -297,13 +298,21 @@ class Weighing:
         if claims[0].prop is Property.SINGLE_OWNER or (of_held and not is_window):
             return cell(Word.OPEN, searched=0)
         for asked in map(as_searched, claims):
-            try:
-                found = search(Refutation(discipline, asked, SEARCHED - 2, kind_weighed(discipline)))
-            except UndecidedError as error:
-                return cell(Word.UNKNOWN, problem=str(error))
-            if found is not None:
-                return cell(Word.UNKNOWN, problem=f"{asked.prop} has a trace of {found.shortest.length} events that nobody lists")
+            key = (discipline.name, asked)
+            if key not in self._searched:
+                self._searched[key] = _unlisted(Refutation(discipline, asked, SEARCHED - 2, kind_weighed(discipline)))
+            if self._searched[key]:
+                return cell(Word.UNKNOWN, problem=self._searched[key])
         return cell(Word.OPEN, searched=SEARCHED)
+
+
+def _unlisted(refutation: Refutation) -> str:
+    """What is wrong with leaving a cell open, if anything."""
+    try:
+        found = search(refutation)
+    except UndecidedError as error:
+        return str(error)
+    return "" if found is None else f"{refutation.violates} has a trace of {found.shortest.length} events that nobody lists"
 
 
 def _checked(refutation: Refutation) -> Counterexample | str:

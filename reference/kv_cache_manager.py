@@ -133,6 +133,12 @@ class KVCacheManager:
         )
         return CacheHit(length, blocks, tails if any(tails) else ())
 
+    def without_tails(self, request: Request, hit: CacheHit) -> CacheHit:
+        """The hit as far as it ends between blocks in all groups."""
+        if not hit.tails:
+            return hit
+        return self.get_computed_blocks(request, hit.num_tokens - hit.num_tokens % self.hit_alignment)
+
     def cache_blocks(self, request: Request, num_tokens: int) -> None:
         """Lets other requests hit the full blocks among the first `num_tokens` tokens, which must be known."""
         if not self.enable_caching:

@@ -58,7 +58,6 @@ class KVCacheManager:
         self.discipline = config.discipline
         self.num_steps_scheduled = 0  # told by the scheduler, for prunes that wait for all of them
         self.drafts_max = config.num_speculative_tokens
-        self.num_lookahead_tokens = config.num_lookahead_tokens
         self.max_num_batched_tokens = config.max_num_batched_tokens
         self.block_pool = BlockPool(config.num_blocks, enable_caching=self.enable_caching)
         self.managers = tuple(
@@ -105,8 +104,7 @@ class KVCacheManager:
         length = request.num_tokens - 1 if max_hit_tokens is None else min(max_hit_tokens, request.num_tokens - 1)
         hashes = request.hashes_up_to_now(self.tokens_per_hash)
         if self.partial_hits:
-            hit = self._partial_hit(hashes, length)
-            return hit if self._can_copy_tails(request, hit) else self._whole_blocks(hit)
+            return self._partial_hit(hashes, length)
         length -= length % self.hit_alignment
         while length > 0:
             blocks: list[list[KVCacheBlock]] = []
@@ -135,19 +133,11 @@ class KVCacheManager:
         )
         return CacheHit(length, blocks, tails if any(tails) else ())
 
-    def _can_copy_tails(self, request: Request, hit: CacheHit) -> bool:
-        """Whether the pool, with nobody else in it, holds the request's prefill beside the blocks that are copied for it. In a pool of
-        start-up size it may not, and the request would wait for ever.
-        """
-        num_slots = min(request.num_tokens + self.num_lookahead_tokens, self.max_model_len)
-        needed = sum([cdiv(num_slots, manager.block_size) for manager in self.managers])
-        return needed + len([tail for tail in hit.tails if tail is not None]) < self.block_pool.num_blocks
-
-    def _whole_blocks(self, hit: CacheHit) -> CacheHit:
+    def without_tails(self, request: Request, hit: CacheHit) -> CacheHit:
         """The hit as far as it ends between blocks in all groups."""
-        length = hit.num_tokens - hit.num_tokens % self.hit_alignment
-        blocks = tuple([found[: length // manager.block_size] for manager, found in zip(self.managers, hit.blocks, strict=True)])
-        return CacheHit(length, blocks)
+        if not hit.tails:
+            return hit
+        return self.get_computed_blocks(request, hit.num_tokens - hit.num_tokens % self.hit_alignment)
 
     def cache_blocks(self, request: Request, num_tokens: int) -> None:
         """Lets other requests hit the full blocks among the first `num_tokens` tokens, which must be known."""

@@ -21,12 +21,14 @@ import click
 @click.option(
     "--mask",
     metavar="FILE[:NAME]",
-    help="Prove theorems 3 to 5 for your own mask: a Python file with reads(query, token), and frees(first, last, basis) if it has a rule.",
+    help="Prove theorems 3 and 4 for your own mask, and 5 for its rule: a Python file with reads(query, token), and, if it has a rule, "
+    "frees(first, last, basis) or skipped_tokens(basis).",
 )
 def prove(theorems: tuple[str, ...], solver: str, as_json: bool, folder: Path | None, mask: str | None) -> None:
     """Prove the theorems (all of them, or those named: T1, T3, found, ...), one row per obligation.
 
-    With --mask, prove what they say of that mask, and of the theorems only those that are named. The file is run.
+    With --mask, prove what they say of that mask, and of the theorems only those that are named. The file is run, and each of
+    its functions called once: the formula that it returns is the mask.
 
     Exit code 0: everything is proved, every cover is reachable, every killer refutes. 1: an obligation is refuted. 3: an answer is
     unknown, a cover is unreachable, a killer does not kill, or two solvers disagree.

@@ -101,8 +101,8 @@ def _print_cells(console: Console, weighed: Sequence[Weighed]) -> None:
     console.print(
         f"  {'finishes':<10}two small runs on the reference end within {STEPS_MAX} steps; runs, not proofs\n"
         "  T3, A1    proved: by the argument of that theorem (settled prove T3) for the discipline, for every window, block size, depth.\n"
-        "            T8 of a sliding window with at most one lookahead slot. A1 of read: what was null when the step was scheduled\n"
-        "            is not counted where only a rollback made it needed, which is the column rollback\n"
+        "            T8 of a sliding window with at most one lookahead slot, its need judged at max(0, C - F). A1 of read: what was null\n"
+        "            when the step was scheduled is not counted where only a rollback made it needed, which is the column rollback\n"
         f"  x2        refuted: by a shortest trace of 2 events (settled refute), which the reference executes\n"
         f"  -         open: no proof covers it, no trace of up to {SEARCHED} events violates it (owner, held of states: not searched)\n"
         f"            Traces: {SCOPE}\n"

@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from settled.model.disciplines import Rounding
 from settled.model.kinds import SlidingWindow
-from settled.proofs import user_masks
+from settled.proofs import mask_runs, user_masks
 from settled.proofs.cli.main import cli
 from settled.proofs.user_masks import Growth, MaskError, UserMask, compiled_reads, load_mask, smallest_growth, theorem_of
 
@@ -37,7 +37,17 @@ def test_a_mask_that_shrinks_is_proved_by_both_solvers() -> None:
     assert result.exit_code == told["exit_code"] == 0
     assert {row["part"] for row in told["rows"]} == {"mask", "read_resident, write_owned (T3)", "rollback_resident (T4)", "tight (T5)"}
     assert {word for row in told["rows"] for word in row["claim"].values()} == {"proved"}
-    assert told["theorems"]["mask"]["remarks"] == []
+    (remark,) = told["theorems"]["mask"]["remarks"]
+    assert remark.startswith("run on the reference: ")
+    assert remark.endswith("nothing violated")
+
+
+def test_a_run_that_violates_something_tells_in_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mask_runs, "compiled_reads", lambda mask: lambda query, token: query == token)  # the reference forgets the rest
+    result = prove("--mask", SHRINKS, "--json")
+    told = json.loads(result.stdout)
+    assert result.exit_code == told["exit_code"] == 1
+    assert "violated read_resident" in told["theorems"]["mask"]["remarks"][0]
 
 
 def test_a_mask_that_does_not_shrink_is_refuted_by_its_smallest_case() -> None:

@@ -9,6 +9,7 @@ from functools import cache
 import pytest
 
 from settled.model import tracked
+from settled.model.algebra import as_bool, as_int
 from settled.model.disciplines import (
     CALLBACK,
     CAP_WITHOUT_IN_FLIGHT,
@@ -28,7 +29,7 @@ from settled.model.disciplines import (
 from settled.model.properties import Contract, Property
 from settled.model.search.induction import Obligation
 from settled.model.search.solver import Z3, Answer, Status
-from settled.proofs import weighing
+from settled.proofs import finishing, weighing
 from settled.proofs.fence import ENDS_A_GENERATION, FINISH_PRUNE
 from settled.proofs.finishing import in_order_to_the_end, rollback_unfinished
 from settled.proofs.masks import Case
@@ -115,6 +116,11 @@ def test_the_rows_of_a_finished_request_are_kept_by_the_finish_itself() -> None:
     assert {f"finished: {FINISH_PRUNE}", f"finished: {ENDS_A_GENERATION}", "at the finish"} <= asked
 
 
+def test_what_a_finished_request_uses_rests_on_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finishing, "_row", lambda state, system: as_bool(True))
+    assert Prover(Z3()).word(in_order_to_the_end(GENERIC, RAW_FINISH)) is Word.REFUTED
+
+
 @pytest.mark.parametrize("discipline", [KEEPS_ONE, DRAFTS_UNPRUNED], ids=lambda discipline: discipline.name)
 def test_a_prune_that_leaves_a_block_out_is_refuted(discipline: Discipline) -> None:
     assert words(discipline, Property.HELD_BOUNDED) == [(Word.REFUTED, "", 3)]
@@ -167,7 +173,7 @@ def test_an_unsure_solver_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_claim_from_contradictory_hypotheses_proves_nothing() -> None:
-    x = weighing.as_int(1)
+    x = as_int(1)
     vacuous = Obligation("vacuous", {"false": x < 0}, {"anything": x < 0})
     assert Prover(Z3()).word([vacuous]) is not Word.PROVED
 

@@ -41,7 +41,7 @@ from settled.proofs.refutations import (
 )
 from settled.proofs.residency import GENERIC, NO_LOAD, in_order, residency, rollback
 
-SEARCHED = 6  # events: how far a cell that nothing decides is searched
+SEARCHED = 5  # events: how far a cell that nothing decides is searched
 _WINDOW = CASES["sliding window"]
 
 

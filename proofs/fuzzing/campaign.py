@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from settled.proofs.fuzzing.coverage import Coverage, Feature
 from settled.proofs.fuzzing.generating import RUNS_A_SHARD, ShardJob, Tried, tries
 from settled.proofs.fuzzing.running import Found, Key, run_case
 from settled.proofs.fuzzing.shrinking import Shrinker
+from settled.proofs.processes import ignore_interrupts
 from settled.reference.decisions import DRAIN
 from settled.reference.decoder import Case, ConfigSpace, with_decisions
 
@@ -117,7 +117,7 @@ class Campaign:
     def _batches_of_workers(self) -> Iterator[Batch]:
         """One shard a batch, in the order of the shards."""
         shards = self._shards()
-        with ProcessPoolExecutor(self.plan.jobs, get_context("spawn"), initializer=_ignore_interrupts) as pool:
+        with ProcessPoolExecutor(self.plan.jobs, get_context("spawn"), initializer=ignore_interrupts) as pool:
             try:
                 for job in shards:
                     self._with_workers.append(pool.submit(run_shard, job))
@@ -216,8 +216,3 @@ def batch_of(tried: list[Tried], coverage: Counter[Feature]) -> Batch:
         found=tuple(found),
         coverage=coverage,
     )
-
-
-def _ignore_interrupts() -> None:
-    """Ctrl-C goes to every process of the terminal; the one that started the others decides."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)

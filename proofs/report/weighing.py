@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from typing import Any
 
 import click
@@ -20,6 +21,7 @@ from settled.model.explicit import SCOPE
 from settled.model.properties import Contract, Property
 from settled.model.search.solver import solver_named
 from settled.proofs.costs import COMPARED, SEEDS, STEPS, Cost, cost_of
+from settled.proofs.processes import in_order
 from settled.proofs.progress import STEPS_MAX, Progress, progress
 from settled.proofs.refutations import WINDOWED
 from settled.proofs.report.console import make_console
@@ -55,12 +57,11 @@ def run(names: Sequence[str], *, as_json: bool) -> Exit:
     """Weighs the named disciplines, prints, returns 0, or 3 if a cell is unknown."""
     console = make_console()
     began = time.perf_counter()
-    weighing = Weighing(solver_named("z3"))
     weighed = []
-    with _progress_line(console, quiet=as_json) as status:
-        for number, name in enumerate(names, 1):
-            status.update(f"{number} of {len(names)}: {name}")
-            weighed.append(_weigh(weighing, DISCIPLINES[name]))
+    with _progress_line(console, quiet=as_json) as status, in_order(_weigh, names) as rows:
+        for number, row in enumerate(rows, 1):
+            status.update(f"{number} of {len(names)}: {row.discipline.name}")
+            weighed.append(row)
     unknown = [cell for row in weighed for cell in row.cells if cell.word is Word.UNKNOWN]
     code = Exit.UNKNOWN if unknown else Exit.HOLDS
     if as_json:
@@ -81,9 +82,16 @@ def _progress_line(console: Console, *, quiet: bool) -> Status:
     return Status("", console=errors)
 
 
-def _weigh(weighing: Weighing, discipline: Discipline) -> Weighed:
+@cache
+def _weighing() -> Weighing:
+    """This process's own."""
+    return Weighing(solver_named("z3"))
+
+
+def _weigh(name: str) -> Weighed:
+    discipline = DISCIPLINES[name]
     cost = cost_of(discipline) if discipline in COMPARED else None
-    return Weighed(discipline, tuple(weighing.cells(discipline)), progress(discipline), cost)
+    return Weighed(discipline, tuple(_weighing().cells(discipline)), progress(discipline), cost)
 
 
 # ---- what holds ------------------------------------------------------------------------------------------------------

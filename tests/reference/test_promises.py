@@ -163,7 +163,7 @@ def test_a_full_block_is_copied_for_its_first_tokens_only_once_its_step_has_begu
     groups = (FullAttentionSpec(block_size=3), FullAttentionSpec(block_size=2))
     events: list[Event] = []
     engine = Engine(replace(CONFIG, groups=groups, num_blocks=100, hash_block_size=1), events.append, connector=LastTableConnector())
-    engine.add_request("a", (1, 2, 3, 4, 5), max_tokens=4)
+    engine.add_request("a", (1, 2, 3, 4, 5, 6, 7), max_tokens=4)
     if not together:
         engine.schedule()
     engine.add_request("b", (1, 2, 3, 4, 9), max_tokens=4)

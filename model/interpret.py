@@ -1,15 +1,18 @@
 """The graph on Python integers: evaluated term by term, or compiled once to a Python function.
 
-Both branches of a `select` are evaluated, as solvers see them, so a divisor must be at least 1 in either.
+Both branches of a `select` may be evaluated, as solvers see them, so a divisor must be at least 1 in either. What is used once is written
+where it is used, without a name of its own.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from settled.model.algebra import Term, subterms
 
+INLINE_MAX = 200  # characters of an expression that is written where it is used: Python limits how deep parentheses nest
 _PYTHON = {"+": "+", "-": "-", "*": "*", "//": "//", "<": "<", "<=": "<=", "==": "==", "and": " and ", "or": " or "}
 
 
@@ -38,10 +41,15 @@ def _compiled(terms: Sequence[Term], inputs: Sequence[str], result: Callable[[li
     names = {name: f"i{number}" for number, name in enumerate(inputs)}
     code: dict[int, str] = {}
     body = []
-    for term in subterms(*terms):
+    in_order = list(subterms(*terms))
+    uses = Counter(arg.index for term in in_order for arg in term.args if isinstance(arg, Term))
+    uses.update(term.index for term in terms)
+    for term in in_order:
         expression = _expression(term, names, code)
         if term.op in ("constant", "variable"):
             code[term.index] = expression
+        elif uses[term.index] == 1 and len(expression) < INLINE_MAX:
+            code[term.index] = f"({expression})"
         else:
             code[term.index] = f"t{term.index}"
             body.append(f"  t{term.index} = {expression}")

@@ -57,16 +57,17 @@ class Fence:
         """The frees that waited for step `sequence` last, oldest first; call it once a processed step, in order."""
         assert sequence == self._processed + 1, f"step {sequence} is processed after step {self._processed}"
         self._processed = sequence
-        return self._take_ready(self._by_step.pop(sequence, ()))
+        numbers = self._by_step.pop(sequence, None)
+        return self._take_ready(numbers) if numbers else []
 
     def transfer_over(self, job: int) -> list[DeferredFree]:
         """The frees that waited for the transfer last, oldest first."""
-        numbers = self._by_job.pop(job, ())
+        numbers = self._by_job.pop(job, [])
         for number in numbers:
             self._waiting[number].jobs.remove(job)
         return self._take_ready(numbers)
 
-    def _take_ready(self, numbers: Iterable[int]) -> list[DeferredFree]:
+    def _take_ready(self, numbers: list[int]) -> list[DeferredFree]:
         ready = [number for number in numbers if not self._waiting[number].jobs and self._waiting[number].sequence <= self._processed]
         return [self._waiting.pop(number) for number in ready]
 

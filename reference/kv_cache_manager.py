@@ -148,14 +148,15 @@ class KVCacheManager:
         """Lets other requests hit the full blocks among the first `num_tokens` tokens, which must be known."""
         if not self.enable_caching:
             return
-        entries: list[CacheEntry] | None = None if self.block_pool.recorder is None else []
+        recorder = self.block_pool.recorder
+        entries: list[CacheEntry] | None = None if recorder is None else []
         for manager in self.managers:
             if num_tokens // manager.block_size > manager.num_cached_block.get(request.request_id, 0):
                 manager.cache_blocks(request, num_tokens, entries)
         for manager in self.partial_hits:
             manager.cache_prompt_tail(request, num_tokens, self.tokens_per_hash, entries)
-        if entries and self.block_pool.recorder is not None:
-            self.block_pool.recorder.cache(tuple(entries))
+        if entries and recorder is not None:
+            recorder.cache(tuple(entries))
 
     # ---- allocation --------------------------------------------------------------------------------------------------
 
@@ -294,7 +295,10 @@ class KVCacheManager:
 
     def _num_blocks_to_allocate(self, request: Request, num_slots: int, num_tokens: int, first_indices: tuple[int, ...]) -> int:
         if first_indices is self.no_nulls:
-            return sum([manager.get_num_blocks_to_allocate(request, num_slots, num_tokens) for manager in self.managers])
+            needed = 0
+            for manager in self.managers:
+                needed += manager.get_num_blocks_to_allocate(request, num_slots, num_tokens)
+            return needed
         return sum(
             [
                 manager.get_num_blocks_to_allocate(request, num_slots, num_tokens, first_index=first_index)
@@ -329,8 +333,10 @@ class KVCacheManager:
         one before the end of the prefill. Where a block is wider than a chunk may be, chunks run on to the boundary in parts. May be 0,
         when what is left of the batch does not reach the next boundary. vLLM: Scheduler._mamba_block_aligned_split.
         """
+        if not self.aligned or not self.enable_caching:
+            return tokens
         prefill_end = max(request.num_prompt_tokens, request.num_tokens - 1)
-        if not self.aligned or not self.enable_caching or start >= prefill_end:
+        if start >= prefill_end:
             return tokens
         size = self.state_alignment
         end = start + tokens

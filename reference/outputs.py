@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from settled.model.disciplines import StaleOutput
 from settled.model.events import FinishReason
@@ -14,7 +14,8 @@ class ModelOutputError(ValueError):
     """The model returned a number of tokens that the step cannot have sampled."""
 
 
-class Settlement(NamedTuple):
+@dataclass(slots=True)
+class Settlement:
     """What an output came to, in tokens: `sampled` (of a live step, those kept), `rejected` (drafts; of a live step all that was
     rolled back, trimmed ones too)."""
 
@@ -33,7 +34,7 @@ def check_model_output(entry: RequestStep, token_ids: Sequence[int]) -> None:
         )
 
 
-def settle_output(entry: RequestStep, token_ids: Sequence[int], *, stale_output: StaleOutput, max_model_len: int) -> Settlement:
+def settle_output(entry: RequestStep, token_ids: Sequence[int], stale_output: StaleOutput, max_model_len: int) -> Settlement:
     """Takes the oldest unprocessed step of a request off its counters and its tokens onto the sequence.
 
     A stale output says what it rejected as well: later steps of its generation start that much lower on the device, although nothing
@@ -89,19 +90,16 @@ def _roll_back(request: Request, num_tokens: int) -> int:
 
 def _append_tokens(request: Request, token_ids: Sequence[int], max_model_len: int) -> tuple[int, FinishReason | None]:
     """Appends tokens up to a stop; how many were kept, and why the request stops, if it does."""
+    known, most = request.token_ids, max_model_len
+    if request.max_tokens is not None:
+        most = min(most, request.num_prompt_tokens + request.max_tokens)
     for kept, token_id in enumerate(token_ids, start=1):
-        request.token_ids.append(token_id)
+        known.append(token_id)
         if token_id == EOS_TOKEN_ID:
             return kept, "stop"
-        if request.num_tokens >= max_model_len or has_reached_max_tokens(request):
+        if len(known) >= most:
             return kept, "length"
     return len(token_ids), None
-
-
-def has_reached_max_tokens(request: Request) -> bool:
-    if request.max_tokens is None:
-        return False
-    return request.num_tokens - request.num_prompt_tokens >= request.max_tokens
 
 
 def can_cache_output(request: Request, settlement: Settlement) -> bool:

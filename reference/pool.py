@@ -53,10 +53,12 @@ class BlockPool:
         blocks = self.free_block_queue.popleft_n(count)
         for block in blocks:
             assert block.ref_cnt == 0, f"the free queue held {block}"
-            assert not block.is_null
+            assert block.block_id != NULL_BLOCK
             block.ref_cnt = 1
         if self.enable_caching:
-            self._evict([block for block in blocks if block.block_hash is not None or block.partial_hash is not None])
+            hashed = [block for block in blocks if block.block_hash is not None or block.partial_hash is not None]
+            if hashed:
+                self._evict(hashed)
         return blocks
 
     def touch(self, blocks: Iterable[KVCacheBlock]) -> None:
@@ -77,16 +79,19 @@ class BlockPool:
         reused_first: list[KVCacheBlock] = []
         reused_last: list[KVCacheBlock] = []
         for block in ordered_blocks:
-            if block.is_null:
+            if block.block_id == NULL_BLOCK:
                 continue
-            if block.ref_cnt <= 0:
+            left = block.ref_cnt = block.ref_cnt - 1
+            if left < 0:
+                block.ref_cnt = 0
                 raise PoolError(f"block {block.block_id} is freed, but nobody owns it")
-            block.ref_cnt -= 1
-            if block.ref_cnt == 0:
-                keep = self.enable_caching and (block.block_hash is not None or block.partial_hash is not None)
+            if left == 0:
+                keep = block.block_hash is not None or block.partial_hash is not None
                 (reused_last if keep else reused_first).append(block)
-        self.free_block_queue.prepend_n(reused_first)
-        self.free_block_queue.append_n(reused_last)
+        if reused_first:
+            self.free_block_queue.prepend_n(reused_first)
+        if reused_last:
+            self.free_block_queue.append_n(reused_last)
         return reused_first + reused_last
 
     # ---- pruned blocks that wait -------------------------------------------------------------------------------------

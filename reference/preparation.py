@@ -65,6 +65,8 @@ class StepPreparation:
 
     def processed(self, sequence: int) -> None:
         """The step has run: nobody needs the sources any more."""
+        if not self._in_flight:
+            return
         for copy in self._in_flight.pop(sequence, ()):
             freed = self.pool.free_blocks([copy.source])
             if self.pool.recorder is not None:

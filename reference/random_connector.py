@@ -61,6 +61,8 @@ class RandomConnector:
 
     def get_finished(self, step: StepOutput | None) -> Sequence[Completion]:
         """Workers are through in any order. A load within a step is over with its output; then it may turn out to have failed."""
+        if not self.under_way:
+            return ()
         done = []
         for (job, worker), transfer in list(self.under_way.items()):
             if self._is_done(transfer, step):

@@ -41,7 +41,7 @@ from settled.model.events import (
     Zero,
 )
 from settled.reference.config import EngineConfig, StaleOutputMode
-from settled.reference.request import Request, StepOutput
+from settled.reference.request import Request, RequestStep, StepOutput
 
 Sink = Callable[[Event], None]
 
@@ -110,22 +110,7 @@ class Recorder:
 
     def schedule(self, step: StepOutput) -> None:
         """Called after the counters have advanced."""
-        requests = tuple(
-            ScheduledRequest(
-                request=entry.request.request_id,
-                start=entry.start,
-                tokens=entry.tokens,
-                drafts=entry.drafts,
-                new_blocks=entry.new_blocks,
-                resumed=entry.resumed,
-                counters=entry.request.counters,
-                # Only what is certain: a reader takes them for what the step does, whatever is rejected.
-                reads=entry.indices.reads if entry.indices is not None and entry.indices.known else None,
-                writes=entry.indices.writes if entry.indices is not None and entry.indices.known else None,
-            )
-            for entry in step.entries
-        )
-        self.emit(Schedule(step=step.step, requests=requests))
+        self.emit(Schedule(step=step.step, requests=tuple([_scheduled(entry) for entry in step.entries])))
 
     def process(self, step: int, requests: tuple[ProcessedRequest, ...]) -> None:
         self.emit(Process(step=step, requests=requests))
@@ -194,6 +179,23 @@ class Recorder:
 
     def evict(self, entries: tuple[CacheEntry, ...]) -> None:
         self.emit(Evict(entries=entries))
+
+
+def _scheduled(entry: RequestStep) -> ScheduledRequest:
+    request, indices = entry.request, entry.indices
+    # Only what is certain: a reader takes them for what the step does, whatever is rejected.
+    is_known = indices is not None and indices.known
+    return ScheduledRequest(
+        request=request.request_id,
+        start=entry.start,
+        tokens=entry.tokens,
+        drafts=entry.drafts,
+        new_blocks=entry.new_blocks,
+        resumed=entry.resumed,
+        counters=(request.num_computed_tokens, request.num_in_flight_tokens, request.num_stale_output_tokens),
+        reads=indices.reads if indices is not None and is_known else None,
+        writes=indices.writes if indices is not None and is_known else None,
+    )
 
 
 def _is_ok(failed: PerGroup | None, cancelled: bool) -> bool:

@@ -50,13 +50,11 @@ class Request:
     last_step_sequence: int = 0  # of the last one; 0 before the first
     unprocessed: deque[RequestStep] = field(default_factory=deque)  # oldest first; at most the pipeline depth
     block_hashes: list[int] = field(default_factory=list)  # chained, of known tokens
+    num_prompt_tokens: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.token_ids = list(self.prompt_token_ids)
-
-    @property
-    def num_prompt_tokens(self) -> int:
-        return len(self.prompt_token_ids)
+        self.num_prompt_tokens = len(self.token_ids)
 
     @property
     def num_tokens(self) -> int:

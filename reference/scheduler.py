@@ -54,7 +54,7 @@ class Scheduler:
 
     @property
     def recorder(self) -> Recorder | None:
-        return self.kv_cache_manager.recorder
+        return self.kv_cache_manager.block_pool.recorder
 
     # ---- requests ----------------------------------------------------------------------------------------------------
 
@@ -173,12 +173,11 @@ class Scheduler:
                 return None
 
     def allocate_slots(self, request: Request, tokens: int) -> PerGroup | None:
-        has_drafts = tokens > request.num_unscheduled_tokens
         return self.kv_cache_manager.allocate_slots(
             request,
             tokens,
             num_lookahead_tokens=self.config.num_lookahead_tokens,
-            prunes=self.discipline.prunes_with_drafts or not has_drafts,
+            prunes=self.discipline.prunes_with_drafts or tokens <= request.num_unscheduled_tokens,
             delay_cache_blocks=request.pending_load is not None,
         )
 
@@ -300,18 +299,19 @@ class Scheduler:
         return self.step_of(request, tokens, block_ids, resumed=request.num_preemptions > 0)
 
     def step_of(self, request: Request, tokens: int, new_blocks: PerGroup, *, resumed: bool) -> RequestStep:
-        drafts = max(0, tokens - request.num_unscheduled_tokens)
+        start, more_than_known = request.num_computed_tokens, tokens - request.num_unscheduled_tokens
+        drafts = more_than_known if more_than_known > 0 else 0
         return RequestStep(
             request=request,
             step=self.next_step,
-            start=request.num_computed_tokens,
+            start=start,
             tokens=tokens,
             drafts=drafts,
-            samples=tokens >= request.num_unscheduled_tokens,
+            samples=more_than_known >= 0,
             new_blocks=new_blocks,
             resumed=resumed,
             generation=request.generation,
-            indices=self.kv_cache_manager.step_indices(request, request.num_computed_tokens, tokens, drafts),
+            indices=self.kv_cache_manager.step_indices(request, start, tokens, drafts),
         )
 
     def _dispatch(self, entries: Sequence[RequestStep]) -> StepOutput:
@@ -373,15 +373,8 @@ class Scheduler:
             self.remote.update_from_workers(completions)
             self.remote.step_is_over(step.entries)
         self.num_steps_processed += 1
-        settled = [
-            settle_output(
-                entry,
-                token_ids,
-                stale_output=self.discipline.stale_output,
-                max_model_len=self.config.max_model_len,
-            )
-            for entry, token_ids in outputs
-        ]
+        stale_output, max_model_len = self.discipline.stale_output, self.config.max_model_len
+        settled = [settle_output(entry, token_ids, stale_output, max_model_len) for entry, token_ids in outputs]
         if self.recorder is not None:
             self.recorder.process(step.step, _processed(step.entries, settled))
         # All that this step and earlier ones write is written, and read: what waited for it may go.
@@ -401,7 +394,7 @@ class Scheduler:
             if not request.unprocessed:
                 self.draining.pop(request.request_id, None)
             return
-        if can_cache_output(request, settlement):
+        if self.config.enable_prefix_caching and can_cache_output(request, settlement):
             final_tokens = free_basis_tokens(FreeBasis.SETTLED, *request.counters)
             self.kv_cache_manager.cache_blocks(request, max(0, min(final_tokens, request.num_tokens)))
         if settlement.finish_reason is not None:
@@ -466,12 +459,14 @@ class Scheduler:
 
 def _processed(entries: Iterable[RequestStep], settled: Iterable[Settlement]) -> tuple[ProcessedRequest, ...]:
     return tuple(
-        ProcessedRequest(
-            request=entry.request.request_id,
-            sampled=settlement.sampled,
-            rejected=settlement.rejected,
-            # Nobody relies on the counters of a finished request any more (vLLM has forgotten it), so they are not told.
-            counters=None if entry.request.is_finished else entry.request.counters,
-        )
-        for entry, settlement in zip(entries, settled, strict=True)
+        [
+            ProcessedRequest(
+                request=entry.request.request_id,
+                sampled=settlement.sampled,
+                rejected=settlement.rejected,
+                # Nobody relies on the counters of a finished request any more (vLLM has forgotten it), so they are not told.
+                counters=None if entry.request.is_finished else entry.request.counters,
+            )
+            for entry, settlement in zip(entries, settled, strict=True)
+        ]
     )

@@ -121,8 +121,8 @@ def release(live: Live, line: int, event: Release) -> None:
     freed = _release_all(live, line, request, event) if blocks else []
     if event.freed != tuple(freed):
         live.ledger.compare_freed(freed, event.freed, line, request)
-    if event.cause in PRUNE_CAUSES and live.bounds.checked:
-        live.bounds.pruned(request, line, [group])
+    if request.bounded and event.cause in PRUNE_CAUSES:
+        live.bounds.pruned(request, line, only=group)
     if request.finished:
         live.forget_if_gone(request)
 
@@ -134,7 +134,7 @@ def _release_all(live: Live, line: int, request: Request, event: Release) -> lis
     note = Note(request.name, line, event.cause, request.computed)
     held, notes, moved = table.blocks, table.notes, table.moved
     watches, references = live.residency.watches, live.ledger.references
-    low, high = min(indices), max(indices)
+    low, high = (indices[0], indices[0]) if len(indices) == 1 else (min(indices), max(indices))
     users: list[Entry] = []
     if request.unprocessed:
         # What moved is seen at other indices than these.
@@ -157,8 +157,8 @@ def _release_all(live: Live, line: int, request: Request, event: Release) -> lis
         if users:
             seen = (index, *(moved.pop(block) - {index})) if block in moved else (index,)
             live.residency.released(users, group, seen, block, note)
-        elif block in moved:
-            del moved[block]
+        elif moved:
+            moved.pop(block, None)
         if references[block] == 1:
             references[block] = 0
         elif not live.ledger.give_up(block):

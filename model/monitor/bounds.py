@@ -30,17 +30,14 @@ class Bounds:
             what = f"request {request.name} holds {held} blocks of group {group}, above its admission cap of {cap}"
             self._report("above_cap", what, line, request, group, None, None)
 
-    def pruned(self, request: Request, line: int, groups: list[int] | None = None) -> None:
-        """The request has just pruned: nothing below its need is held."""
-        basis = None
-        for group in self.checked if groups is None else groups:
-            table, mask = request.tables[group], request.masks[group]
-            if mask is None or not table.held or self._caps[group] is None:
+    def pruned(self, request: Request, line: int, only: int | None = None) -> None:
+        """The request has just pruned, perhaps one group only: nothing below its need is held."""
+        basis = masks.processed_tokens(request.computed, request.in_flight)
+        for group, mask, table in request.bounded:
+            if not table.held or only not in (None, group):
                 continue
-            if basis is None:
-                basis = masks.processed_tokens(request.computed, request.in_flight)
-            index = _below_need(table, mask, basis)
-            if index is not None:
+            index = table.lowest_prunable() if mask.prunes_in_order else _lowest_skipped(table, mask, basis)
+            if index is not None and mask.is_skipped(index, basis):
                 block = table.blocks[index]
                 what = f"request {request.name} still holds block {block} at index {index} of group {group} after its prune"
                 why = f"{what}, though nothing from token {basis} on needs it"
@@ -62,10 +59,7 @@ class Bounds:
         )
 
 
-def _below_need(table: Table, mask: Mask, basis: int) -> int | None:
-    """The lowest index that holds a block which a prune on `basis` takes."""
-    if not mask.prunes_in_order:
-        held = (index for index, block in enumerate(table.blocks) if block != NULL_BLOCK)
-        return next((index for index in held if mask.is_skipped(index, basis)), None)
-    index = table.lowest_prunable()
-    return index if index is not None and mask.is_skipped(index, basis) else None
+def _lowest_skipped(table: Table, mask: Mask, basis: int) -> int | None:
+    """The lowest index that holds a block which a prune on `basis` takes, where such blocks have gaps between."""
+    held = (index for index, block in enumerate(table.blocks) if block != NULL_BLOCK)
+    return next((index for index in held if mask.is_skipped(index, basis)), None)

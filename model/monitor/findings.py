@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import overload
@@ -56,7 +55,7 @@ class Findings:
         self.contract = contract
         self.properties = tuple(properties)
         self.tallies = {name: Tally() for name in self.properties}
-        self.undecided: dict[Property, Counter[str]] = {name: Counter() for name in self.properties}
+        self.undecided: dict[Property, dict[str, int]] = {name: {} for name in self.properties}
         self.remarks: dict[Property, list[str]] = {name: [] for name in self.properties}
         self.saw_steps = False  # requests in steps: without any, there was nothing to judge but the books
         self.saw_blocks = False  # tables or holders that took or gave up a block
@@ -79,8 +78,9 @@ class Findings:
 
     def cannot_decide(self, name: Property, reason: str) -> None:
         """Counts something that might be a violation, and that the trace cannot decide."""
-        if name in self.undecided:
-            self.undecided[name][reason] += 1
+        reasons = self.undecided.get(name)
+        if reasons is not None:
+            reasons[reason] = reasons.get(reason, 0) + 1
 
     def remark(self, name: Property, text: str) -> None:
         """Says something that is worth knowing and no violation."""

@@ -57,8 +57,10 @@ class TokenMask(Mask):
         self.is_skipped = formulas.is_skipped
         self.reads_index = formulas.reads  # (start, tokens, index): with `tokens` below 1, of what lies before start + tokens only
         self.writes_index = formulas.writes  # (start, tokens, index)
+        far = INDEX_MAX * block_size
         if shape is Shape.ENDS:
-            self.kept = bisect_left(range(INDEX_MAX), True, key=lambda index: self.is_skipped(index, INDEX_MAX * block_size))
+            self.kept = bisect_left(range(INDEX_MAX), True, key=lambda index: self.is_skipped(index, far))
+        self.prunes = shape is Shape.ANY or self.is_skipped(self.kept, far)
 
     def needs(self, entry: Entry, group: int, index: int, lookahead: int, written: bool) -> bool | None:
         """Let s be the start now, s' <= s where it may end. Before s' + tokens, whatever the step reads from s it also reads from s',

@@ -27,7 +27,7 @@ class StepRecord:
 
     step: int
     order: int
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[Entry]
 
 
 @dataclass(slots=True)
@@ -49,10 +49,13 @@ class Live:
 
     def __init__(self, config: Config, findings: Findings, custom: Mapping[str, Kind]) -> None:
         self.config = config
+        self.num_blocks = config.num_blocks
+        self.num_groups = len(config.groups)
         self.findings = findings
         self.group_masks = GroupMasks(config.groups, custom)
         self.modelled = self.group_masks.modelled
         self.modelled_count = sum(self.modelled)
+        self.unmodelled = [(group, spec.kind) for group, spec in enumerate(config.groups) if not self.modelled[group]]
         # Of an engine that records no moves, those of speculative blocks are inferred.
         fixed = self.group_masks.of(None)
         self.moves_group = [isinstance(mask, AlignedWithDrafts) and "copies" not in config.records for mask in fixed]
@@ -96,7 +99,8 @@ class Live:
         known = [(group, mask, tables[group]) for group, mask in enumerate(masks) if mask is not None]
         if len(known) < self.modelled_count:
             self.residency.undecidable("a mask depends on the prompt of a request that is not known")
-        self.requests[name] = request = Request(name, tables, masks, known)
+        bounded = [(group, mask, table) for group, mask, table in known if mask.prunes and group in self.bounds.checked]
+        self.requests[name] = request = Request(name, tables, masks, known, bounded)
         return request
 
     def forget_if_gone(self, request: Request) -> None:
@@ -106,14 +110,15 @@ class Live:
 
     def check_blocks(self, blocks: Sequence[int]) -> None:
         """Raises BadEventError unless every id is one of the pool's."""
-        if blocks and not (min(blocks) >= 0 and max(blocks) < self.config.num_blocks):
-            wrong = next(block for block in blocks if not 0 <= block < self.config.num_blocks)
-            raise BadEventError(f"block {wrong} is out of range: expected 0 to {self.config.num_blocks - 1}")
+        end = self.num_blocks
+        for block in blocks:
+            if not 0 <= block < end:
+                raise BadEventError(f"block {block} is out of range: expected 0 to {end - 1}")
 
     def check_group(self, group: int) -> None:
         """Raises BadEventError unless the group is one of the config's."""
-        if not 0 <= group < len(self.modelled):
-            raise BadEventError(f"group {group} is out of range: expected 0 to {len(self.modelled) - 1}")
+        if not 0 <= group < self.num_groups:
+            raise BadEventError(f"group {group} is out of range: expected 0 to {self.num_groups - 1}")
 
     def check_per_group(self, name: str, lists: Sequence[Sequence[int]]) -> None:
         """Raises BadEventError unless there is one list a group, of ids in range."""

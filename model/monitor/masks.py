@@ -60,6 +60,7 @@ class Mask(ABC):
     block_size: int
     kept = 0  # so many blocks from the first on no prune ever takes
     keeps_states = False  # a block's bytes stand for one position, not for each of its own
+    prunes = True  # whether a prune ever takes a block
     prunes_in_order = True  # what a prune takes starts at `kept`, and has no gap
     may_free_index: Callable[[int, int], bool]  # (index, basis): whether each token of the block may go at `basis` computed tokens
     is_skipped: Callable[[int, int], bool]  # (index, basis): whether a prune on `basis` frees the block, the kind's published claim

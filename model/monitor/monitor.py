@@ -138,22 +138,18 @@ class Monitor:
             contract=self.contract,
             events=self._events,
             complete=self._ended and not self._gaps,
-            properties=tuple(self._result(name) for name in self._findings.properties),
+            properties=tuple([self._result(name) for name in self._findings.properties]),
             unknown=self._unknown(),
             remarks=() if self._ended else ("the trace has no `end` event: its tail was not judged",),
         )
 
     def _unknown(self) -> tuple[str, ...]:
-        reasons = [f"group {group} ({kind}) is not modelled" for group, kind in self._unmodelled()]
+        reasons = [f"group {group} ({kind}) is not modelled" for group, kind in self._live.unmodelled]
         if self._gaps:
             reasons.append(f"the recorder lost events ({self._gaps} gap{'s' if self._gaps > 1 else ''})")
         if self._unjudged:
             reasons.append(f"the trace stops before {self._unjudged} possible violation(s) could be decided")
         return tuple(reasons)
-
-    def _unmodelled(self) -> list[tuple[int, str]]:
-        groups = enumerate(self._live.config.groups)
-        return [(group, spec.kind) for group, spec in groups if not self._live.modelled[group]]
 
     def _result(self, name: Property) -> PropertyResult:
         findings = self._findings
@@ -184,18 +180,17 @@ class Monitor:
 
     def _scope(self, name: Property) -> tuple[tuple[int, ...], tuple[str, ...]]:
         """The groups for which a property was checked, and what was not."""
-        groups = tuple(range(len(self._live.modelled)))
+        groups = tuple(range(self._live.num_groups))
         remarks = [f"{reason} ({count} times)" for reason, count in self._findings.undecided[name].items()]
         remarks += [printable(remark) for remark in self._findings.remarks[name]]
         if not self._had_matter(name):
             remarks.append(f"not checked: the trace has no {'blocks taken or given up' if name in OF_BLOCKS else 'requests in steps'}")
         if name in BY_MASK:
-            unmodelled = self._unmodelled()
-            groups = tuple(group for group in groups if self._live.modelled[group])
-            remarks += [f"not checked for group {group}: kind {kind} is not modelled" for group, kind in unmodelled]
+            groups = tuple([group for group in groups if self._live.modelled[group]])
+            remarks += [f"not checked for group {group}: kind {kind} is not modelled" for group, kind in self._live.unmodelled]
         if name is Property.HELD_BOUNDED:
             remarks += [f"not checked for group {group}: no cap is recorded" for group in groups if not self._has_cap(group)]
-            groups = tuple(group for group in groups if self._has_cap(group))
+            groups = tuple([group for group in groups if self._has_cap(group)])
         if name is Property.COUNTERS_SYMMETRIC and not (self._saw_counters or self._live.counts.saw_counters):
             remarks.append("no counters are recorded: judged by the start of each step and at the end")
         return groups, tuple(remarks)

@@ -9,7 +9,6 @@ processed its step's true start is known, and its suspects are judged.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from settled.model.events import NULL_BLOCK
 from settled.model.monitor.findings import Findings
@@ -39,7 +38,8 @@ _HOW = {
 }
 
 
-class LossFacts(NamedTuple):
+@dataclass(slots=True, eq=False)
+class LossFacts:
     """What a violation says, taken down when it is certain; nothing of the request or the step is kept alive for it."""
 
     property: Property
@@ -105,9 +105,9 @@ class Residency:
         self._ledger = ledger
         self._lookahead = lookahead
         self._findings = findings
-        read, written = _READ[findings.contract], _WRITTEN[findings.contract]
-        self._harms = (*read, *written)
-        self._kinds_of_use = ((False, read), (True, written))
+        uses = ((False, _READ[findings.contract]), (True, _WRITTEN[findings.contract]))
+        # Whether a loss harms what a step reads (False), what it writes (True), or both.
+        self._harmed = {loss: tuple([written for written, harmful in uses if loss in harmful]) for loss in Loss}
         self.watches: dict[int, list[Watch]] = {}  # block → the steps that may use it though their request has released it
         self.rollbacks: dict[str, _Rollback] = {}  # those that wait for a finish, or for an event that tells there is none
 
@@ -136,7 +136,7 @@ class Residency:
         watches = self.watches.get(block)
         if not watches:
             return
-        if loss in self._harms:
+        if self._harmed[loss]:
             for watch in watches:
                 self.judge(watch, loss, line, taken_by)
         if loss is Loss.REALLOCATED:
@@ -146,19 +146,16 @@ class Residency:
         """Reports what is certain of a loss, and keeps what is not as a suspect."""
         entry, group, index = watch.entry, watch.group, watch.table_index
         mask = _mask(entry.request, group)
-        for written, harmful in self._kinds_of_use:
-            if loss not in harmful:
-                continue
+        for written in self._harmed[loss]:
             needs = mask.needs(entry, group, index, self._lookahead, written)
             if needs is False:
                 continue
-            suspect = Suspect(watch, loss, line, taken_by, written)
             if needs:
-                self._report(suspect)
+                self._report(watch, loss, line, taken_by, written)
             elif entry.suspects is None:
-                entry.suspects = [suspect]
+                entry.suspects = [Suspect(watch, loss, line, taken_by, written)]
             else:
-                entry.suspects.append(suspect)
+                entry.suspects.append(Suspect(watch, loss, line, taken_by, written))
 
     def shared(self, watch: Watch, line: int, taken_by: str) -> None:
         """Others hold a block of a step's row: it may write there only what the block's hash stands for."""
@@ -201,7 +198,7 @@ class Residency:
             watch = suspect.watch
             mask = _mask(entry.request, watch.group)
             if mask.needs_now(entry, watch.group, watch.table_index, self._lookahead, suspect.written):
-                self._report(suspect)
+                self._report(watch, suspect.loss, suspect.line, suspect.taken_by, suspect.written)
         for block in entry.watched or ():
             kept = [watch for watch in self.watches.get(block, ()) if watch.entry is not entry]
             if kept:
@@ -252,25 +249,31 @@ class Residency:
 
     # ---- reports -----------------------------------------------------------------------------------------------------
 
-    def _report(self, suspect: Suspect) -> None:
-        watch, loss, line, taken_by, written = suspect
-        entry, group, index, block, note, _ = watch
+    def _report(self, watch: Watch, loss: Loss, line: int, taken_by: str | None, written: bool) -> None:
+        entry, group, index, note = watch.entry, watch.group, watch.table_index, watch.note
         mask = _mask(entry.request, group)
-        name = self._property_of(suspect, mask)
+        name = Property.WRITE_OWNED if written else Property.READ_RESIDENT
+        if loss is Loss.ABSENT and not written and note and mask.may_free_index(index, note.computed):
+            name = Property.ROLLBACK_RESIDENT  # nothing needed the entry at the count on which it was released: a rollback made it needed
         cause = f"{loss._value_}[{note.cause if note else 'never released'}]"
         span = mask, entry.start, entry.tokens, self._lookahead
-        where = entry.step, entry.request.name, group, index, block
-        facts = LossFacts(name, self._findings.contract, line, cause, loss, taken_by, written, *where, note, span)
+        facts = LossFacts(
+            name,
+            self._findings.contract,
+            line,
+            cause,
+            loss,
+            taken_by,
+            written,
+            entry.step,
+            entry.request.name,
+            group,
+            index,
+            watch.block,
+            note,
+            span,
+        )
         self._findings.found(name, cause, facts.violation)
-
-    def _property_of(self, suspect: Suspect, mask: Mask) -> Property:
-        """An absent entry that nothing needed at the count on which it was released became needed by a rollback."""
-        if suspect.written:
-            return Property.WRITE_OWNED
-        note = suspect.watch.note
-        if suspect.loss is Loss.ABSENT and note and mask.may_free_index(suspect.watch.table_index, note.computed):
-            return Property.ROLLBACK_RESIDENT
-        return Property.READ_RESIDENT
 
     def _report_rollback(self, found: _Rollback) -> None:
         for group, index, note in found.missing:

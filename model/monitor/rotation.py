@@ -22,7 +22,7 @@ def restore(live: Live, line: int, event: State) -> None:
         live.check_blocks(held.blocks)
         live.ledger.hold(held.holder, held.kind, held.blocks, line)
     for unprocessed in event.unprocessed:
-        record = StepRecord(unprocessed.step, live.next_order)
+        record = StepRecord(unprocessed.step, live.next_order, [])
         live.next_order += 1
         if live.steps.setdefault(unprocessed.step, record) is not record:
             raise BadEventError(f"step {unprocessed.step} stands twice in the state")

@@ -115,8 +115,9 @@ class StateMask(Mask):
 
     def absent(self, entry: Entry, group: int) -> Iterable[int]:
         table = entry.request.tables[group]
-        reads, writes = (_recorded(entry, group, written=written) for written in (False, True))
-        used = {*(self.may_read(entry) if reads is None else reads), *(self.writes(entry) if writes is None else writes)}
+        reads = self.may_read(entry) if entry.reads is None else entry.reads[group]
+        writes = self.writes(entry) if entry.writes is None else entry.writes[group]
+        used = {*reads, *writes}
         return [index for index in sorted(used) if not table.is_sound(index, entry.row_block(group, index), through_moves=True)]
 
     def gone(self, request: Request, group: int) -> Iterable[int]:

@@ -19,7 +19,7 @@ def schedule(live: Live, line: int, event: Schedule) -> None:
         residency.no_finish_followed()
     if live.transfers:
         transfers.step_came(live, event.step)
-    record = StepRecord(event.step, live.next_order)
+    record = StepRecord(event.step, live.next_order, [])
     live.next_order += 1
     live.steps[event.step] = record
     if event.requests:
@@ -31,7 +31,7 @@ def schedule(live: Live, line: int, event: Schedule) -> None:
             _refuse(live, scheduled, request)
         if start != request.computed:
             counts.before_schedule(request, start, line, event.step)
-        if bounds.checked:
+        if request.bounded:
             bounds.pruned(request, line)
         entry = _dispatch(live, record, request, scheduled)
         request.computed, request.in_flight, request.stale = masks.counters_after_schedule(
@@ -73,6 +73,8 @@ def _refuse(live: Live, scheduled: ScheduledRequest, request: Request) -> NoRetu
 def _check_lists(live: Live, scheduled: ScheduledRequest) -> None:
     """One list a group, of blocks in range."""
     live.check_per_group("new_blocks", scheduled.new_blocks)
+    if scheduled.reads is None and scheduled.writes is None:
+        return
     for name, indices in (("reads", scheduled.reads), ("writes", scheduled.writes)):
         if indices is not None and len(indices) != len(live.modelled):
             raise BadEventError(f"{name} has {len(indices)} lists: expected one a group, {len(live.modelled)}")
@@ -80,14 +82,15 @@ def _check_lists(live: Live, scheduled: ScheduledRequest) -> None:
 
 def _dispatch(live: Live, record: StepRecord, request: Request, scheduled: ScheduledRequest) -> Entry:
     new_blocks, tables = scheduled.new_blocks, request.tables
-    if any(new_blocks) or len(new_blocks) != len(tables) or scheduled.reads is not None or scheduled.writes is not None:
+    has_new = any(new_blocks)
+    if has_new or len(new_blocks) != len(tables) or scheduled.reads is not None or scheduled.writes is not None:
         _check_lists(live, scheduled)
     if scheduled.resumed or request.is_new_to_worker:
         request.is_new_to_worker = False
         for table, blocks in zip(tables, new_blocks, strict=True):
             table.replace_row(blocks)
         request.rows_replaced()
-    elif any(new_blocks):
+    elif has_new:
         for table, blocks in zip(tables, new_blocks, strict=True):
             if blocks:
                 table.extend_row(blocks)

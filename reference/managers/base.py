@@ -108,7 +108,8 @@ class SingleTypeKVCacheManager(ABC):
         `first_index` are null and take none.
         """
         present = len(self.req_to_blocks.get(request.request_id, ())) + num_hit_blocks
-        return max(0, -(-num_slots // self.block_size) - max(present, first_index))
+        more = -(-num_slots // self.block_size) - (present if present > first_index else first_index)
+        return more if more > 0 else 0
 
     def allocate_new_blocks(self, request: Request, num_slots: int, num_tokens: int, *, first_index: int = 0) -> tuple[int, ...]:
         """Extends the table as above; returns the ids of the new entries, null (0) below `first_index`."""
@@ -116,10 +117,11 @@ class SingleTypeKVCacheManager(ABC):
         num_entries = -(-num_slots // self.block_size)
         if num_entries <= len(table):  # slots of rejected drafts are still there
             return ()
-        num_nulls = max(0, min(first_index, num_entries) - len(table))
+        if first_index <= len(table):
+            return self._append_fresh(request.request_id, table, num_entries - len(table))
+        num_nulls = min(first_index, num_entries) - len(table)
         table.extend([self.pool.null_block] * num_nulls)
-        ids = self._append_fresh(request.request_id, table, num_entries - len(table))
-        return (NULL_BLOCK,) * num_nulls + ids
+        return (NULL_BLOCK,) * num_nulls + self._append_fresh(request.request_id, table, num_entries - len(table))
 
     def _append_fresh(self, request_id: str, table: list[KVCacheBlock], count: int) -> tuple[int, ...]:
         if count <= 0:
@@ -215,8 +217,8 @@ class SingleTypeKVCacheManager(ABC):
         table = self.req_to_blocks.pop(request_id, [])
         self.num_cached_block.pop(request_id, None)
         null = self.pool.null_block
-        owned = [(index, block) for index, block in enumerate(table) if block is not null]
-        return TableEntries(tuple([index for index, _ in owned]), tuple([block for _, block in owned]))
+        indices = tuple([index for index, block in enumerate(table) if block is not null])
+        return TableEntries(indices, tuple([table[index] for index in indices]))
 
     def free(self, request_id: str, cause: ReleaseCause) -> None:
         """Frees the whole table, the tail first: of a cached prefix the end is the least useful part."""

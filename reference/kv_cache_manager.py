@@ -83,6 +83,8 @@ class KVCacheManager:
         has_part = any(manager.hashes_per_block > 1 for manager in self.managers)
         wanted = config.hash_block_size is not None and has_part and len(keeps_all) == len(self.managers)
         self.partial_hits = tuple(keeps_all) if wanted else ()
+        for keeper in self.partial_hits:
+            keeper.serves_partial_hits = True
         self.watermark_blocks = int(config.watermark * config.num_blocks)
         self.hit_alignment = lcm(*(manager.block_size for manager in self.managers))
         self.no_hit = CacheHit(0, tuple([] for _ in self.managers))
@@ -131,6 +133,9 @@ class KVCacheManager:
                 for manager, (hit, _) in zip(self.managers, found, strict=True)
             ]
         )
+        if any(manager.is_computed_this_step(tail) for manager, tail in zip(self.partial_hits, tails, strict=True)):
+            # Another group cut the hit short within a full block, which is copied before this very step computes it.
+            return self._partial_hit(hashes, length - length % self.hit_alignment)
         return CacheHit(length, blocks, tails if any(tails) else ())
 
     def without_tails(self, request: Request, hit: CacheHit) -> CacheHit:

@@ -19,11 +19,12 @@ class FullAttentionManager(SingleTypeKVCacheManager):
 
     def __init__(self, spec: KVCacheSpec, group: int, pool: BlockPool, rounding: Rounding) -> None:
         super().__init__(spec, group, pool, rounding)
-        self._tails_of_this_step: set[int] = set()  # blocks, by id, whose cached first tokens the step that is being scheduled computes
+        self.serves_partial_hits = False
+        self._cached_this_step: set[int] = set()  # blocks, by id, of which the step that is being scheduled computes what is cached
 
     def new_step_starts(self) -> None:
         """What was cached so far is computed by earlier steps."""
-        self._tails_of_this_step.clear()
+        self._cached_this_step.clear()
 
     def get_num_skipped_tokens(self, num_computed_tokens: int) -> int:
         return 0
@@ -50,9 +51,20 @@ class FullAttentionManager(SingleTypeKVCacheManager):
         last = min(first + self.hashes_per_block - 1, max_length // tokens_per_hash, len(hashes))
         for num_hashes in range(last, first, -1):
             block = self.pool.get_cached_block(BlockHash(self.group, hashes[num_hashes - 1]))
-            if block is not None and block.block_id not in self._tails_of_this_step:
+            if block is not None and block.block_id not in self._cached_this_step:
                 return [*found, block], num_hashes * tokens_per_hash
         return found, first * tokens_per_hash
+
+    def is_computed_this_step(self, tail: KVCacheBlock | None) -> bool:
+        """Whether a block in which a hit ends is not there yet when the step begins, with a copy of it."""
+        return tail is not None and tail.block_id in self._cached_this_step
+
+    def cache_blocks(self, request: Request, num_tokens: int, entries: list[CacheEntry] | None, *, unsaved_index: int = -1) -> None:
+        first = self.num_cached_block.get(request.request_id, 0)
+        super().cache_blocks(request, num_tokens, entries, unsaved_index=unsaved_index)
+        if self.serves_partial_hits:
+            table = self.req_to_blocks[request.request_id]
+            self._cached_this_step.update([block.block_id for block in table[first : num_tokens // self.block_size]])
 
     def cache_prompt_tail(self, request: Request, num_tokens: int, tokens_per_hash: int, entries: list[CacheEntry] | None) -> None:
         """Gives a hash to the start of the block in which the prompt ends, once the first `num_tokens` tokens include it.
@@ -68,7 +80,7 @@ class FullAttentionManager(SingleTypeKVCacheManager):
             return
         block_hash = BlockHash(self.group, request.hashes_up_to_now(tokens_per_hash)[end // tokens_per_hash - 1])
         self.pool.cache_partial_block(block, block_hash)
-        self._tails_of_this_step.add(block.block_id)
+        self._cached_this_step.add(block.block_id)
         if entries is not None:
             start = index * self.block_size
             entries.append(

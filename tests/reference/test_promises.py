@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from settled.model.events import After, Config, Event, Load, Process, Schedule, Store
+from settled.model.events import After, Config, Copy, Event, Load, Process, Schedule, Store
 from settled.model.specs import FullAttentionSpec
 from settled.reference.config import EngineConfig
 from settled.reference.connector import LastTableConnector
@@ -153,3 +153,21 @@ def test_a_script_cannot_load_behind_a_hit_that_ends_within_a_block() -> None:
         engine.schedule({"b": PlannedStep(4, 0, external=4)})
     with pytest.raises(PlanError, match="a load follows a hit of whole blocks, not one of 10 tokens"):
         engine.scheduler.scripted.load("b", 4)
+
+
+@pytest.mark.parametrize(("together", "start"), [(True, 0), (False, 3)])
+def test_a_full_block_is_copied_for_its_first_tokens_only_once_its_step_has_begun(together: bool, start: int) -> None:
+    """One group has 3 tokens of the prefix, the other 4 in two blocks: the second of them serves for its first token. A copy is made when
+    a step begins, so what that very step computes is not there yet.
+    """
+    groups = (FullAttentionSpec(block_size=3), FullAttentionSpec(block_size=2))
+    events: list[Event] = []
+    engine = Engine(replace(CONFIG, groups=groups, num_blocks=100, hash_block_size=1), events.append, connector=LastTableConnector())
+    engine.add_request("a", (1, 2, 3, 4, 5, 6, 7), max_tokens=4)
+    if not together:
+        engine.schedule()
+    engine.add_request("b", (1, 2, 3, 4, 9), max_tokens=4)
+    step = engine.schedule()
+    assert step is not None
+    assert [entry.start for entry in step.entries if entry.request.request_id == "b"] == [start]
+    assert len([event for event in events if isinstance(event, Copy)]) == (not together)

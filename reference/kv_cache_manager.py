@@ -27,6 +27,8 @@ from settled.reference.preparation import StepPreparation
 from settled.reference.recorder import Recorder
 from settled.reference.request import Request, StepIndices
 
+SETTLED = FreeBasis.SETTLED
+
 
 def free_basis_tokens(basis: FreeBasis, computed: int, in_flight: int, stale: int, drafts_max: int = 0) -> int:
     """Up to which position, in tokens, a prune takes the past for granted.
@@ -34,7 +36,7 @@ def free_basis_tokens(basis: FreeBasis, computed: int, in_flight: int, stale: in
     A step in flight still reads below the optimistic count, and its rejected drafts take the count back; so what is in
     flight does not count. Stale tokens are in flight but were never part of this generation's count. `drafts_max`: drafts a step.
     """
-    if basis is FreeBasis.SETTLED:
+    if basis is SETTLED:
         return computed - (in_flight - stale)
     if basis is FreeBasis.PROCESSED:
         return max(0, computed - in_flight)
@@ -66,6 +68,7 @@ class KVCacheManager:
         discipline = self.discipline
         prunes = [manager for manager in self.managers if type(manager) is not FullAttentionManager]
         state_basis = discipline.state_basis or discipline.free_basis
+        self.prunes_wait = discipline.prune_fence is not PruneFence.NONE
         self.pruners = tuple([(manager, state_basis if manager.holds_states else discipline.free_basis) for manager in prunes])
         self.finish_pruners = tuple([(manager, discipline.finish_basis) for manager in prunes])
         self.has_window = tuple([isinstance(spec, SlidingWindowSpec | ChunkedLocalAttentionSpec) for spec in config.groups])
@@ -252,7 +255,7 @@ class KVCacheManager:
 
     def remove_skipped_blocks(self, request: Request, cause: ReleaseCause) -> None:
         """Prunes the request's tables up to what the discipline's basis takes for granted."""
-        if self.discipline.prune_fence is not PruneFence.NONE:
+        if self.prunes_wait:
             self.block_pool.prunes_wait_for = self._prune_waits_for(request)
         request_id, num_prompt_tokens = request.request_id, request.num_prompt_tokens
         known_basis = None

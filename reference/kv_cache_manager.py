@@ -178,9 +178,10 @@ class KVCacheManager:
         num_adopted = (0 if hit is None else hit.num_tokens) + num_external_tokens
         num_tokens = request.num_computed_tokens + num_new_tokens + num_adopted
         num_slots = min(num_tokens + num_lookahead_tokens, self.max_model_len)
-        # The next query is the last known token at the latest: it is computed again if all of them are loaded.
-        next_query = min(request.num_computed_tokens + num_adopted, request.num_tokens - 1)
-        first_indices = self.no_nulls
+        first_indices, next_query = self.no_nulls, 0
+        if hit is not None or num_external_tokens:
+            # The next query is the last known token at the latest: it is computed again if all of them are loaded.
+            next_query = min(request.num_computed_tokens + num_adopted, request.num_tokens - 1)
         if num_external_tokens or self.discipline.nulls_at_allocation:
             first_indices = self._first_indices(next_query if num_external_tokens else 0, num_tokens - 1)
         if hit is None:

@@ -161,7 +161,7 @@ class _Narrator:
         tokens, drafts, hit = _number(choice.tokens), _number(choice.drafts), _number(choice.hit)
         if hit:
             yield from self._hit(hit)
-        else:
+        elif self.discipline.prunes_with_drafts or not drafts:
             yield from self._prune(self.discipline.free_basis, "window")
         start = _number(self.counters.computed)
         yield from self._allocate(start + tokens)

@@ -66,6 +66,11 @@ class Discipline:
     nulls_at_allocation: bool = False  # table positions that the step's last query does not need get no block at all
 
     @property
+    def prunes_in_full(self) -> bool:
+        """Whether every schedule prunes, and takes all whole blocks that its count says may go."""
+        return self.prunes_with_drafts and self.rounding is not Rounding.SHORT
+
+    @property
     def is_right(self) -> bool:
         """Whether every choice is a right one."""
         right = replace(RIGHT, name=self.name, summary=self.summary)

@@ -101,6 +101,7 @@ class Explicit(NamedTuple):
     queue: tuple[Slot, ...]
     judged: Bool  # the last event was a schedule or a process, which show the counters
     rolled_back: Bool  # the last event rolled tokens back
+    scheduled: Bool  # the last event was a schedule, before which a request prunes
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,7 @@ _NO_SLOT = Slot(Step(False, False, 0, 0, 0, 0), 0, False, False, False, False)
 
 def initial(slots: int) -> Explicit:
     """A request that was just added, and a queue with room for `slots` steps."""
-    return Explicit(Counters(0, 0, 0), 0, 0, False, False, 0, lifetime.EMPTY, 0, 0, False, (_NO_SLOT,) * slots, False, False)
+    return Explicit(Counters(0, 0, 0), 0, 0, False, False, 0, lifetime.EMPTY, 0, 0, False, (_NO_SLOT,) * slots, False, False, False)
 
 
 def guard(state: Explicit, choice: Choice, setting: Setting) -> BoolTerm:
@@ -218,7 +219,7 @@ def after(state: Explicit, choice: Choice, setting: Setting) -> Explicit:
         Move.PROCESS: _process(state, choice, setting),
         Move.PREEMPT: _preempt(state, setting),
         Move.FINISH: _finish(state, setting),
-        Move.ANOTHER: state._replace(queue=_give_away(state.queue, True), over=True, judged=False, rolled_back=False),
+        Move.ANOTHER: state._replace(queue=_give_away(state.queue, True), over=True, judged=False, rolled_back=False, scheduled=False),
     }
     options = list(outcomes.items())
     return reduce(lambda rest, option: choose(move == option[0], option[1], rest), options[:-1], options[-1][1])
@@ -233,7 +234,8 @@ def _schedule(state: Explicit, choice: Choice, setting: Setting) -> Explicit:
     )
     # What a hit skips never enters the table; what is in the table is pruned.
     basis = setting.kind.prune_basis(setting.discipline)
-    pruned = _prune(begun, both(hit == 0, setting.frees(begun.counters, basis)), setting)
+    prunes = either(as_bool(setting.discipline.prunes_with_drafts), as_int(choice.drafts) == 0)
+    pruned = _prune(begun, both(hit == 0, prunes, setting.frees(begun.counters, basis)), setting)
     skipped = setting.kind.frees_block(setting.first, setting.last, hit, Rounding.FLOOR)
     found = lifetime.hit(setting.first, hit, skipped)
     early = either(pruned.early, both(hit > 0, found.pruned))
@@ -249,6 +251,7 @@ def _schedule(state: Explicit, choice: Choice, setting: Setting) -> Explicit:
         queue=_append(placed.queue, slot),
         judged=True,
         rolled_back=False,
+        scheduled=True,
     )
 
 
@@ -321,6 +324,7 @@ def _process(state: Explicit, choice: Choice, setting: Setting) -> Explicit:
         queue=(*moved, _NO_SLOT),
         judged=True,
         rolled_back=both(live, rejected > 0),
+        scheduled=False,
     )
 
 
@@ -343,6 +347,7 @@ def _preempt(state: Explicit, setting: Setting) -> Explicit:
         queue=tuple(slot._replace(step=lifetime.after_generation(slot.step)) for slot in kept.queue),
         judged=False,
         rolled_back=False,
+        scheduled=False,
     )
 
 
@@ -384,7 +389,8 @@ def violated(state: Explicit, setting: Setting, claim: Claim) -> BoolTerm:
         case Property.COUNTERS_SYMMETRIC:
             return both(state.judged, negate(state.finished), negate(_counters_agree(state)))
         case Property.HELD_BOUNDED:
-            return both(state.judged, negate(state.finished), _is_above_cap(state, setting))
+            unpruned = both(state.scheduled, state.entry.held, _is_below_need(state, setting))
+            return either(unpruned, both(state.judged, negate(state.finished), _is_above_cap(state, setting)))
         case _:
             raise NotImplementedError(f"{claim.prop} is not refuted by bounded model checking")
 
@@ -396,8 +402,16 @@ def _harms(slot: Slot, absent_counts: Bool, taken: Bool, claim: Claim) -> BoolTe
     return is_taken if claim.in_flight else either(is_absent, is_taken)
 
 
+def _is_below_need(state: Explicit, setting: Setting) -> BoolTerm:
+    """Whether a prune on max(0, C - F) takes the block; a schedule, which comes between the prune and this state, leaves that as it was."""
+    return setting.kind.frees_block(setting.first, setting.last, count.processed(state.counters), Rounding.FLOOR)
+
+
 def _is_above_cap(state: Explicit, setting: Setting) -> BoolTerm:
     """Whether the table holds more blocks than the published cap, of a request far from the maximum length.
+
+    Under a discipline whose prunes leave out a block this cannot be read off one entry: false, since a table above its cap then has such a
+    block, below its need.
 
     The tracked block is the lowest that is held, so h = (slots - first) / B blocks are; `h > ceil(need / B) + 1` exactly when
     `need <= (h - 2) * B`, which needs no division.
@@ -405,6 +419,8 @@ def _is_above_cap(state: Explicit, setting: Setting) -> BoolTerm:
     kind, size = setting.kind, setting.block_size
     if not isinstance(kind, SlidingWindow):
         raise NotImplementedError(f"held_bounded is refuted for a sliding window only, not for {kind.name}")
+    if not setting.discipline.prunes_in_full:
+        return as_bool(False)
     lowest = both(setting.first <= as_int(state.skipped), as_int(state.skipped) <= setting.last)
     in_flight = setting.in_flight_max if setting.discipline.cap_counts_in_flight else as_int(0)
     need = as_int(kind.window) - 1 + kind.extra_retained + in_flight

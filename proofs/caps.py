@@ -106,7 +106,7 @@ def window_published(discipline: Discipline) -> list[Obligation]:
     return with_quotients(
         [
             claim(
-                _WINDOW_ENOUGH,
+                WINDOW_ENOUGH,
                 {**few, **_products((most - 1, published - 1), (_OF_LENGTH, published - 1))},
                 minimum(most, _OF_LENGTH) <= published,
             ),
@@ -207,7 +207,7 @@ def _gcd_lemmas(_: Discipline) -> list[Obligation]:
 
 
 _WINDOW_CAP, _CHUNK_CAP = "sliding window, published cap", "chunked local, published cap"
-_WINDOW_ENOUGH, _CHUNK_ENOUGH = "the published cap is enough if k <= 1", "the published cap is enough if B - gcd + k <= 1"
+WINDOW_ENOUGH, _CHUNK_ENOUGH = "the published cap is enough if k <= 1", "the published cap is enough if B - gcd + k <= 1"
 
 CAPS = Theorem(
     key="T8",
@@ -236,7 +236,7 @@ CAPS = Theorem(
         Part("greatest common divisor", RIGHT, _gcd_lemmas),
     ),
     killers=(
-        Killer(CAP_WITHOUT_IN_FLIGHT, _WINDOW_CAP, _WINDOW_ENOUGH, _WINDOW_ENOUGH),
+        Killer(CAP_WITHOUT_IN_FLIGHT, _WINDOW_CAP, WINDOW_ENOUGH, WINDOW_ENOUGH),
         Killer(CAP_WITHOUT_IN_FLIGHT, _CHUNK_CAP, _CHUNK_ENOUGH, _CHUNK_ENOUGH),
     ),
 )

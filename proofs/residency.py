@@ -62,10 +62,11 @@ def _uses(state: Tracked, system: System, contracts: Iterable[Contract]) -> Name
 
 def in_order(case: Case, discipline: Discipline) -> list[Obligation]:
     """Without a KV consumer nobody writes a block out of order: then no fence is needed under stream_order."""
-    return induction(case.kind, discipline, assumptions={**case.assumptions, **NO_LOAD}, only=IN_ORDER, properties=_in_order_use)
+    return induction(case.kind, discipline, assumptions={**case.assumptions, **NO_LOAD}, only=IN_ORDER, properties=in_order_use)
 
 
-def _in_order_use(state: Tracked, system: System) -> Named:
+def in_order_use(state: Tracked, system: System) -> Named:
+    """What a step reads and writes, under the contracts that look at the order of writers."""
     return _uses(state, system, [Contract.STREAM_ORDER, Contract.EVENT])
 
 

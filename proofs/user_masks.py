@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from settled.model.algebra import Bool, BoolTerm, Int, IntTerm, as_bool, as_int, both, implies, int_variable, negate
+from settled.model.algebra import (
+    Bool,
+    BoolTerm,
+    Int,
+    IntTerm,
+    Term,
+    as_bool,
+    as_int,
+    both,
+    constant_value,
+    implies,
+    int_variable,
+    negate,
+    substitute,
+    subterms,
+)
 from settled.model.disciplines import RIGHT, Discipline, Rounding
 from settled.model.interpret import compile_terms
 from settled.model.kinds import Kind, in_block, needed_sets_shrink
@@ -92,10 +109,12 @@ def load_mask(where: str) -> UserMask:
     reads = holder if name and callable(holder) and not hasattr(holder, "reads") else getattr(holder, "reads", None)
     if not callable(reads):
         raise MaskError(f"{where}: expected a function reads(query, token), found none")
-    mask = UserMask(name or Path(file).stem, reads, _rule(holder))
-    _checked(where, lambda: mask.reads(_QUERY, _TOKEN))
-    _checked(where, lambda: mask.frees_block(_FIRST, _LAST, _BASIS, Rounding.FLOOR))
-    return mask
+    frees = _rule(holder)
+    return UserMask(
+        name or Path(file).stem,
+        _traced(where, "reads", reads, _QUERY, _TOKEN),
+        None if frees is None else _traced(where, "the rule", frees, _FIRST, _LAST, _BASIS),
+    )
 
 
 def _split(where: str) -> tuple[str, str]:
@@ -126,11 +145,33 @@ def _rule(holder: Any) -> Rule | None:
     return None
 
 
+def _traced(where: str, what: str, define: Callable[..., Bool], *of: IntTerm) -> Callable[..., BoolTerm]:
+    """The function as one formula, made by one call: what is proved, compiled and served is the same, whatever another call would say.
+
+    The formula may speak of the function's arguments alone, and divide by constants alone: anything else would be an assumption of the
+    theorem that nobody wrote down.
+    """
+    names = [variable.args[0] for variable in of]
+    formula: BoolTerm = _checked(where, lambda: as_bool(define(*of)))
+    for term in subterms(formula):
+        if term.op == "apply" or (term.op == "variable" and term.args[0] not in names):
+            raise MaskError(f"{where}: {what} may speak of {', '.join(names)} only, not of {term.args[0]!r}")
+        if term.op == "//" and constant_value(term.args[1]) is None:
+            raise MaskError(f"{where}: {what} may divide by constants only, not by {term.args[1]!r}")
+
+    def at(*values: Int) -> BoolTerm:
+        terms: dict[str, Term] = {name: as_int(value) for name, value in zip(names, values, strict=True)}
+        return substitute(formula, terms)
+
+    return at
+
+
 def _checked(where: str, call: Callable[[], Any]) -> Any:
-    """What the user's code returns; whatever it raises becomes one line."""
+    """What the user's code returns; whatever it raises, an exit included, becomes one line. What it prints goes to standard error."""
     try:
-        return call()
-    except Exception as error:
+        with redirect_stdout(sys.stderr):
+            return call()
+    except (Exception, SystemExit) as error:
         raise MaskError(f"{where}: {type(error).__name__}: {' '.join(str(error).split())}") from error
 
 
@@ -140,42 +181,50 @@ def _checked(where: str, call: Callable[[], Any]) -> Any:
 def theorem_of(mask: UserMask) -> Theorem:
     """What is proved of a user's mask: what theorems 3 to 5 assume of one, and these theorems with its own rule.
 
-    Where needed-sets grow the theorems say nothing, so only what they assume is asked.
+    Where needed-sets grow the theorems say nothing, so only what they assume is asked. A rule that keeps more than the mask needs is
+    sound, and no subject of theorem 5: `notes_of` says what it keeps.
     """
     case = Case(mask)
-    theirs = (
-        Part("read_resident, write_owned (T3)", RIGHT, partial(residency, case)),
-        Part("rollback_resident (T4)", RIGHT, partial(rollback, case)),
-    )
+    parts = [Part("mask", RIGHT, partial(_mask, case))]
+    if smallest_growth(mask) is None:
+        parts.append(Part("read_resident, write_owned (T3)", RIGHT, partial(residency, case)))
+        parts.append(Part("rollback_resident (T4)", RIGHT, partial(rollback, case)))
+    is_tight = mask.defines_frees is not None and _smallest_kept(mask) is None
+    if is_tight:
+        parts.append(Part("tight (T5)", RIGHT, partial(_tight, case)))
     rule = "the rule" if mask.defines_frees is not None else "any rule that the mask allows"
     return Theorem(
         key=KEY,
         name=mask.name,
         sentence=(
-            f"The needed-sets of {mask.name} shrink, and with {rule} no unprocessed step uses a block that is gone (T3), no rollback makes "
-            f"one needed again (T4), and a token that is kept is read by some continuation (T5)."
+            f"The needed-sets of {mask.name} shrink, and with {rule} no unprocessed step uses a block that is gone (T3), and no rollback "
+            "makes one needed again (T4)"
+            + (", and a past token that the rule keeps in a block of its own is read by the next query (T5)." if is_tight else ".")
         ),
         assumptions=ENVIRONMENT,
-        parts=(
-            Part("mask", RIGHT, partial(_mask, case)),
-            *(theirs if smallest_growth(mask) is None else ()),
-        ),
+        parts=parts,
         killers=(),
     )
 
 
 def _mask(case: Case, discipline: Discipline) -> list[Obligation]:
     kind = case.kind
-    positions = {"token >= 0": _TOKEN >= 0, "p >= 0": _BASIS >= 0}
-    block = {**positions, "the block holds the token": both(_FIRST >= 0, in_block(_TOKEN, _FIRST, _LAST))}
+    assert isinstance(kind, UserMask)
+    lemmas = reading_lemmas(kind, case.assumptions)
+    if kind.defines_frees is None:
+        return lemmas  # a block goes when the mask lets each of its tokens go: of such a rule there is nothing to prove
+    block = {"p >= 0": _BASIS >= 0, "the block holds the token": both(_FIRST >= 0, in_block(_TOKEN, _FIRST, _LAST))}
     frees = kind.frees_block(_FIRST, _LAST, _BASIS, discipline.rounding)
-    may_free = kind.may_free(_TOKEN, _BASIS)
-    past = both(_TOKEN < _BASIS, negate(may_free))
-    return [
-        *reading_lemmas(kind, case.assumptions),
-        claim("the rule frees no more than the mask", block, implies(frees, may_free)),
-        claim("a past token that is kept is read by the query at p", {**positions, "kept": past}, kind.reads(_BASIS, _TOKEN)),
-    ]
+    return [*lemmas, claim("the rule frees no more than the mask", block, implies(frees, kind.may_free(_TOKEN, _BASIS)))]
+
+
+def _tight(case: Case, discipline: Discipline) -> list[Obligation]:
+    """Blocks of one token: of a longer one that a rule keeps, which token is needed depends on the mask."""
+    kept = {
+        "a past token": both(_TOKEN >= 0, _TOKEN < _BASIS),
+        "the rule keeps it": negate(case.kind.frees_block(_TOKEN, _TOKEN, _BASIS, discipline.rounding)),
+    }
+    return [claim("a past token that the rule keeps is read by the query at p", kept, case.kind.reads(_BASIS, _TOKEN))]
 
 
 # ---- a mask that does not shrink -------------------------------------------------------------------------------------

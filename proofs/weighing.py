@@ -22,15 +22,26 @@ from settled.model.search.bounded import UndecidedError
 from settled.model.search.induction import Named, Obligation, decide, with_covers
 from settled.model.search.solver import Solver
 from settled.model.tracked import System, Tracked
-from settled.proofs.caps import slots_made, window_maximum, window_published
+from settled.proofs.caps import WINDOW_ENOUGH, slots_made, window_maximum, window_published
 from settled.proofs.counters import prefix_sums
 from settled.proofs.fence import OWNED_BY_ANYONE, kept, rows
+from settled.proofs.finishing import in_order_to_the_end, rollback_unfinished
 from settled.proofs.invariant import conjuncts, induction
 from settled.proofs.masks import CASES, Case, claim
-from settled.proofs.refutations import REFUTATIONS, WINDOWED, Counterexample, Refutation, judge, matching, run_on_reference, search
+from settled.proofs.refutations import (
+    CONSEQUENCES,
+    REFUTATIONS,
+    WINDOWED,
+    Counterexample,
+    Refutation,
+    judge,
+    matching,
+    run_on_reference,
+    search,
+)
 from settled.proofs.residency import GENERIC, NO_LOAD, in_order, residency, rollback
 
-SEARCHED = 4  # events: how far a cell that nothing decides is searched
+SEARCHED = 6  # events: how far a cell that nothing decides is searched
 _WINDOW = CASES["sliding window"]
 
 
@@ -104,11 +115,6 @@ def _is_tracked(discipline: Discipline) -> bool:
     return _has_right_counters(discipline) and not discipline.nulls_at_allocation
 
 
-def _prunes_in_full(discipline: Discipline) -> bool:
-    """Whether every schedule prunes, and takes all that it may: the proof and the search of `held_bounded` rely on it."""
-    return discipline.prunes_with_drafts and discipline.rounding is not Rounding.SHORT
-
-
 def _any(_: Discipline) -> bool:
     return True
 
@@ -172,7 +178,7 @@ def _held(case: Case, discipline: Discipline) -> list[Obligation]:
         claim("a prune frees all that one on max(0, C - F) frees", hypotheses, implies(least, frees)),
         *slots_made(replace(discipline, free_basis=FreeBasis.PROCESSED)),
         *window_maximum(VLLM),
-        *(obligation for obligation in window_published(discipline) if "k <= 1" in obligation.name),
+        next(obligation for obligation in window_published(discipline) if obligation.name == WINDOW_ENOUGH),
     ]
 
 
@@ -182,14 +188,16 @@ ARGUMENTS = (
         "T3", (IN_FLIGHT, Property.READ_RESIDENT, Property.WRITE_OWNED, Property.SINGLE_OWNER), (*_EACH, None), residency, _is_tracked
     ),
     Argument("T3", (Property.READ_RESIDENT, Property.WRITE_OWNED), _ORDERED, in_order, _is_tracked),
+    Argument("T3", (Property.READ_RESIDENT, Property.WRITE_OWNED), _ORDERED, in_order_to_the_end, _is_tracked),
     Argument("A1", (IN_FLIGHT, Property.SINGLE_OWNER), (None,), kept, _is_tracked),
     Argument("A1", (Property.READ_RESIDENT,), _EACH, _kept_and_rows, _is_tracked),
     Argument("A1", (Property.READ_RESIDENT,), _ORDERED, _rows_in_order, _is_tracked),
     Argument("T4", (Property.ROLLBACK_RESIDENT,), (None,), rollback, _is_tracked),
+    Argument("T4", (Property.ROLLBACK_RESIDENT,), (None,), rollback_unfinished, _is_tracked),
     Argument("T3", (Property.SINGLE_OWNER,), (None,), _owners, lambda discipline: not discipline.nulls_at_allocation),
     Argument("T1", (Property.COUNTERS_SYMMETRIC,), (None,), lambda _, discipline: prefix_sums(discipline), _any),
     Argument(
-        "T8", (Property.HELD_BOUNDED,), (None,), _held, lambda discipline: _has_right_counters(discipline) and _prunes_in_full(discipline)
+        "T8", (Property.HELD_BOUNDED,), (None,), _held, lambda discipline: _has_right_counters(discipline) and discipline.prunes_in_full
     ),
 )
 
@@ -233,6 +241,7 @@ class Weighing:
     def __init__(self, solver: Solver) -> None:
         self._prover = Prover(solver)
         self._found: dict[str, Counterexample | str] = {}
+        self._searched: dict[tuple[str, Claim], str] = {}
 
     def cells(self, discipline: Discipline) -> Iterator[Cell]:
         """The row of a discipline."""
@@ -244,7 +253,8 @@ class Weighing:
         cell = partial(Cell, discipline, column.name, contract)
         by = self._proof(discipline, column.name, contract)
         claims = [replaced(known, contract) for known in column.claims]
-        refutations = [known for known in REFUTATIONS if known.discipline is discipline and known.claim in map(as_searched, claims)]
+        listed = (*REFUTATIONS, *CONSEQUENCES)
+        refutations = [known for known in listed if known.discipline is discipline and known.claim in map(as_searched, claims)]
         if by and refutations:
             return cell(Word.UNKNOWN, problem=f"{by} proves it, and {refutations[0].name} refutes it")
         if by:
@@ -285,16 +295,24 @@ class Weighing:
     def _search(self, discipline: Discipline, claims: Sequence[Claim], cell: Callable[..., Cell]) -> Cell:
         is_window = kind_weighed(discipline) is WINDOWED
         of_held = claims[0].prop is Property.HELD_BOUNDED
-        if claims[0].prop is Property.SINGLE_OWNER or (of_held and not (is_window and _prunes_in_full(discipline))):
+        if claims[0].prop is Property.SINGLE_OWNER or (of_held and not is_window):
             return cell(Word.OPEN, searched=0)
         for asked in map(as_searched, claims):
-            try:
-                found = search(Refutation(discipline, asked, SEARCHED - 2, kind_weighed(discipline)))
-            except UndecidedError as error:
-                return cell(Word.UNKNOWN, problem=str(error))
-            if found is not None:
-                return cell(Word.UNKNOWN, problem=f"{asked.prop} has a trace of {found.shortest.length} events that nobody lists")
+            key = (discipline.name, asked)
+            if key not in self._searched:
+                self._searched[key] = _unlisted(Refutation(discipline, asked, SEARCHED - 2, kind_weighed(discipline)))
+            if self._searched[key]:
+                return cell(Word.UNKNOWN, problem=self._searched[key])
         return cell(Word.OPEN, searched=SEARCHED)
+
+
+def _unlisted(refutation: Refutation) -> str:
+    """What is wrong with leaving a cell open, if anything."""
+    try:
+        found = search(refutation)
+    except UndecidedError as error:
+        return str(error)
+    return "" if found is None else f"{refutation.violates} has a trace of {found.shortest.length} events that nobody lists"
 
 
 def _checked(refutation: Refutation) -> Counterexample | str:

@@ -60,7 +60,7 @@ class KVCacheManager:
         self.discipline = config.discipline
         self.num_steps_scheduled = 0  # told by the scheduler, for prunes that wait for all of them
         self.drafts_max = config.num_speculative_tokens
-        self.max_num_batched_tokens = config.max_num_batched_tokens
+        self.chunk_max = min(config.max_num_batched_tokens, config.long_prefill_token_threshold or config.max_num_batched_tokens)
         self.block_pool = BlockPool(config.num_blocks, enable_caching=self.enable_caching)
         self.managers = tuple(
             make_manager(spec, group, self.block_pool, config.discipline.rounding) for group, spec in enumerate(config.groups)
@@ -135,6 +135,12 @@ class KVCacheManager:
             ]
         )
         return CacheHit(length, blocks, tails if any(tails) else ())
+
+    def without_tails(self, request: Request, hit: CacheHit) -> CacheHit:
+        """The hit as far as it ends between blocks in all groups."""
+        if not hit.tails:
+            return hit
+        return self.get_computed_blocks(request, hit.num_tokens - hit.num_tokens % self.hit_alignment)
 
     def cache_blocks(self, request: Request, num_tokens: int) -> None:
         """Lets other requests hit the full blocks among the first `num_tokens` tokens, which must be known."""
@@ -323,8 +329,8 @@ class KVCacheManager:
         """How many of `tokens` tokens from `start` on a prefill chunk should take, so that it ends where a state can be cached.
 
         In `align` mode a state is kept where a step ends. With a prefix cache, chunks therefore end at block boundaries, up to the last
-        one before the end of the prefill. Where a block is wider than the batch, chunks run on to the boundary in parts. May be 0, when
-        what is left of the batch does not reach the next boundary. vLLM: Scheduler._mamba_block_aligned_split.
+        one before the end of the prefill. Where a block is wider than a chunk may be, chunks run on to the boundary in parts. May be 0,
+        when what is left of the batch does not reach the next boundary. vLLM: Scheduler._mamba_block_aligned_split.
         """
         if not self.aligned or not self.enable_caching:
             return tokens
@@ -335,7 +341,7 @@ class KVCacheManager:
         end = start + tokens
         if end < prefill_end:
             aligned_end = end - end % size
-            if aligned_end > start or size <= self.max_num_batched_tokens:
+            if aligned_end > start or size <= self.chunk_max:
                 end = aligned_end
         last_cacheable = (request.num_tokens - 1) // size * size
         next_boundary = (start // size + 1) * size if start % size else 0

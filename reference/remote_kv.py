@@ -66,9 +66,7 @@ class RemoteKV:
             raise TransferError(f"request {request.request_id!r}: {num_tokens} tokens offered, expected 0 to {left}")
         if num_tokens <= tail:
             return Prefix(hit)
-        if tail:
-            hit = self.kv_cache_manager.get_computed_blocks(request, hit.num_tokens - tail)
-        return Prefix(hit, num_tokens, is_async)
+        return Prefix(self.kv_cache_manager.without_tails(request, hit), num_tokens, is_async)
 
     def start_load(
         self,
@@ -213,18 +211,33 @@ class RemoteKV:
             settled = min(free_basis_tokens(SETTLED, *request.counters), request.num_tokens)
             if request.pending_load is not None or settled <= request.num_stored_tokens:
                 continue
+            if request.last_step_sequence == 0:
+                continue  # this step may compute what its first one hits
             end = min(self.connector.get_num_tokens_to_store(request, settled), settled)
             end -= end % self.kv_cache_manager.hit_alignment
             if end > request.num_stored_tokens:
                 self.start_store(request, request.num_stored_tokens, end)
 
     def start_store(self, request: Request, start: int, end: int) -> None:
-        """Stores the blocks of the tokens from `start` to `end`, as far as they are still there."""
+        """Stores the blocks of the tokens from `start` to `end`, as far as they are still there; `end` is settled."""
         request.num_stored_tokens = max(request.num_stored_tokens, end)
         where = self._blocks_of_tokens(request, start, end)
         if where and self.connector is not None:
-            store = self.transfers.start(request, where, is_load=False, handles=self.connector.num_workers, pins=True)
+            handles = self.connector.num_workers
+            after = self._after_promises(request)
+            store = self.transfers.start(request, where, is_load=False, handles=handles, pins=True, after=after)
             self.connector.start_store(store)
+
+    def _after_promises(self, request: Request) -> tuple[After, ...]:
+        """The step that a store waits for on the device, for what the request has hit.
+
+        A block that it hit may be a promise: a step of another request, scheduled no later than the first one of this, still writes it.
+        """
+        if request.last_step_sequence == 0:
+            return self._after_steps()
+        if request.first_step_sequence <= self.scheduler.num_steps_processed:
+            return ()
+        return (After(step=request.unprocessed[-1].step),)
 
     def show_finished(self, request: Request) -> int | None:
         """Shows the connector the table of a finished request; the job that its blocks wait for, if there is one."""
@@ -238,8 +251,8 @@ class RemoteKV:
         where = self._blocks_of_tokens(request, 0, request.num_computed_tokens)
         if not where:
             return None
-        # Steps in flight still write there.
-        after = (After(step=request.unprocessed[-1].step),) if request.unprocessed else ()
+        # Steps in flight still write there, its own ones last.
+        after = (After(step=request.unprocessed[-1].step),) if request.unprocessed else self._after_promises(request)
         store = self.transfers.start(request, where, is_load=False, handles=self.connector.num_workers, after=after)
         self.connector.start_store(store)
         return store.job

@@ -50,7 +50,8 @@ class Request:
     generation: int = 0  # counts the resets of the computed count
     pending_load: int | None = None  # the job of a load into this generation's blocks that is not over
     num_stored_tokens: int = 0  # of which a store was started
-    last_step_sequence: int = 0  # of the last step that was scheduled with the present blocks; 0 before the first
+    first_step_sequence: int = 0  # of the first step that was scheduled with the present blocks; meaningless before
+    last_step_sequence: int = 0  # of the last one; 0 before the first
     unprocessed: deque[RequestStep] = field(default_factory=deque)  # oldest first; at most the pipeline depth
     block_hashes: list[int] = field(default_factory=list)  # chained, of known tokens
     num_prompt_tokens: int = field(init=False)

@@ -194,7 +194,10 @@ class Scheduler:
                 break
             if request.status is not RequestStatus.WAITING_FOR_REMOTE_KVS or not request.is_ready:
                 continue  # its blocks were taken just now, or stale output may sample what would be next
-            tokens = min(self._chunk(request.num_tokens - request.num_computed_tokens), budget)
+            wanted = self._chunk(request.num_tokens - request.num_computed_tokens)
+            if wanted > budget and not self.config.enable_chunked_prefill:
+                break
+            tokens = min(wanted, budget)
             new_blocks = self.allocate_slots(request, tokens)
             while new_blocks is None and not self.running and self._reclaim_loaded(keep=request):
                 new_blocks = self.allocate_slots(request, tokens)
@@ -244,6 +247,9 @@ class Scheduler:
                 self.loading.append(self.waiting.popleft())
             else:
                 entry = self._admit(request, prefix.hit, prefix.num_external_tokens, budget)
+                if entry is None and prefix.hit.tails:
+                    # The block that is copied is held beside its copy: a pool that only just holds the request has none to spare.
+                    entry = self._admit(request, self.kv_cache_manager.without_tails(request, prefix.hit), 0, budget)
                 if entry is None:
                     break
                 entries.append(entry)
@@ -322,6 +328,8 @@ class Scheduler:
             request.num_computed_tokens += entry.tokens
             request.num_in_flight_tokens += entry.tokens
             request.unprocessed.append(entry)
+            if request.last_step_sequence == 0:
+                request.first_step_sequence = step.sequence
             request.last_step_sequence = step.sequence
             request.is_prefill_chunk = not entry.samples
             request.num_draft_tokens = 0

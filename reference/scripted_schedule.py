@@ -88,6 +88,8 @@ class ScriptedSchedule:
             raise PlanError(
                 f"request {request.request_id!r}: this engine loads nothing (kv_consumer, connector, or the kinds of its groups)"
             )
+        if hit.tails:
+            raise PlanError(f"request {request.request_id!r}: a load follows a hit of whole blocks, not one of {hit.num_tokens} tokens")
         if not 1 <= num_external_tokens <= at_most - hit.num_tokens:
             raise PlanError(
                 f"request {request.request_id!r}: a load of {num_external_tokens} tokens after {hit.num_tokens}; expected 1 to "

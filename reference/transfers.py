@@ -122,6 +122,10 @@ class Transfers:
             if completion.handle in transfer.over:
                 raise TransferError(f"handle {completion.handle} of {kind} {completion.job} is over already")
         if completion.failed is not None:
+            if len(completion.failed) != len(transfer.where.ids):
+                raise TransferError(
+                    f"{kind} {completion.job}: failed blocks of {len(completion.failed)} groups, not {len(transfer.where.ids)}"
+                )
             foreign = [set(failed) - set(ids) for failed, ids in zip(completion.failed, transfer.where.ids, strict=True)]
             if any(foreign):
                 raise TransferError(f"{kind} {completion.job} does not touch blocks {sorted(set().union(*foreign))}")

@@ -29,7 +29,7 @@ Check = Callable[[Engine], None]
 LOADABLE_KINDS = ("full", "sliding_window", "chunked_local")  # of hybrids of these a connector may load
 ALL_KINDS = ("full", "sliding_window", "chunked_local", "sink_window", "rswa", "mamba none", "mamba align")
 
-_IDLE_ROUNDS_MAX = 3  # rounds in which nothing moves before a request is given up
+_IDLE_ROUNDS_MAX = 12  # rounds in which nothing moves before a request is given up; a connector may ask for patience in some
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +123,7 @@ def random_workload(seed: int, *, kinds: Sequence[str] = ALL_KINDS) -> Workload:
 
 def without_transfers(workload: Workload) -> Workload:
     """The same, but its connector is shown finished tables and does nothing else."""
-    chances = replace(workload.connector_chances, match=0.0, store=0.0, store_finished=0.0)
+    chances = replace(workload.connector_chances, match=0.0, unknown=0.0, store=0.0, store_finished=0.0)
     return replace(workload, connector_chances=chances)
 
 

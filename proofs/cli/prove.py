@@ -21,18 +21,20 @@ import click
 @click.option(
     "--mask",
     metavar="FILE[:NAME]",
-    help="Prove theorems 3 to 5 for your own mask: a Python file with reads(query, token), and frees(first, last, basis) if it has a rule.",
+    help="Prove theorems 3 and 4 for your own mask, and 5 for its rule: a Python file with reads(query, token), and, if it has a rule, "
+    "frees(first, last, basis) or skipped_tokens(basis).",
 )
 def prove(theorems: tuple[str, ...], solver: str, as_json: bool, folder: Path | None, mask: str | None) -> None:
     """Prove the theorems (all of them, or those named: T1, T3, found, ...), one row per obligation.
 
-    With --mask, prove what they say of that mask, and of the theorems only those that are named. The file is run.
+    With --mask, prove what they say of that mask, and of the theorems only those that are named. The file is executed, and each of its
+    functions called once: the formula that it returns is the mask. One that shrinks is served by the reference in random runs.
 
-    Exit code 0: everything is proved, every cover is reachable, every killer refutes. 1: an obligation is refuted. 3: an answer is
-    unknown, a cover is unreachable, a killer does not kill, or two solvers disagree.
+    Exit code 0: everything is proved, every cover is reachable, every killer refutes. 1: an obligation is refuted, or a run with the mask
+    violates a property. 3: an answer is unknown, a cover is unreachable, a killer does not kill, or two solvers disagree.
     """
     from settled.model.search.solver import SolverMissingError, solver_named
-    from settled.proofs import user_masks
+    from settled.proofs import mask_runs, user_masks
     from settled.proofs.catalogue import THEOREMS
     from settled.proofs.report import capping, exporting, proving
     from settled.proofs.runner import Exit
@@ -47,7 +49,9 @@ def prove(theorems: tuple[str, ...], solver: str, as_json: bool, folder: Path | 
         if mask is not None:
             theirs = user_masks.load_mask(mask)
             own = {user_masks.KEY: user_masks.theorem_of(theirs)}
-            wanted = proving.Wanted([*keys, *own], {**THEOREMS, **own}, {user_masks.KEY: lambda: user_masks.notes_of(theirs)})
+            notes, runs = user_masks.notes_of(theirs), mask_runs.run_if_it_shrinks(theirs)
+            remarks = [*notes, *([runs.sentence()] if runs else [])]
+            wanted = proving.Wanted([*keys, *own], {**THEOREMS, **own}, {user_masks.KEY: lambda: remarks}, bool(runs and runs.found))
         solvers = [solver_named(name) for name in (("z3", "cvc5") if solver == "both" else (solver,))]
     except (SolverMissingError, user_masks.MaskError) as error:
         click.echo(f"settled prove: {error}", err=True)

@@ -63,7 +63,7 @@ STUCK = "preempt-fenced"
 def _wanted(discipline: str | None, prop: str | None, contract: Contract) -> list[Refutation]:
     """The known refutations of a discipline (None: of all) and a property (None: of all) under a contract.
 
-    Raises UsageError where there is none.
+    `CONSEQUENCES` only where both are named. Raises UsageError where there is none.
     """
     from settled.model.disciplines import DISCIPLINES
     from settled.proofs.refutations import under
@@ -72,7 +72,8 @@ def _wanted(discipline: str | None, prop: str | None, contract: Contract) -> lis
         raise click.UsageError(f"unknown discipline {discipline!r}; expected one of {', '.join(DISCIPLINES)}")
     if discipline is not None and DISCIPLINES[discipline].is_right:
         raise click.UsageError(f"{discipline} is a right discipline: nothing is known to break it")
-    of_discipline = [refutation for refutation in under(contract) if discipline in (None, refutation.discipline.name)]
+    known = under(contract, with_consequences=discipline is not None and prop is not None)
+    of_discipline = [refutation for refutation in known if discipline in (None, refutation.discipline.name)]
     wanted = [refutation for refutation in of_discipline if prop in (None, refutation.violates)]
     if not wanted:
         breaks = ", ".join(dict.fromkeys(refutation.violates for refutation in of_discipline)) or "nothing"

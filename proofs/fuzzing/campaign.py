@@ -136,21 +136,34 @@ class Campaign:
     # ---- findings ----------------------------------------------------------------------------------------------------
 
     def _take(self, batch: Batch, *, shrink: bool) -> None:
+        """Shrinking takes long; where it is interrupted, what else the batch has found is told as it is."""
         progress = self.progress
+        new = []
         for found, tried, operations in batch.found:
             if progress.operations_to_first is None:
                 progress.operations_to_first = progress.operations + operations
             if found.key not in progress.entries and found.key not in self.plan.known:
-                self._found(found, tried, shrink=shrink)
+                new.append(self._entry(found, tried))
         progress.runs += batch.runs
         progress.operations += batch.operations
         progress.events += batch.events
         progress.undecided += batch.undecided
         progress.coverage += batch.coverage
+        untold = deque(new)
+        try:
+            while untold:
+                entry = untold.popleft()
+                self._tell(entry, is_shrunk=False)
+                if shrink:
+                    self._shrink(entry)
+        except KeyboardInterrupt:
+            for entry in untold:
+                self._tell(entry, is_shrunk=False)
+            raise
 
-    def _found(self, found: Found, tried: Tried, *, shrink: bool) -> None:
+    def _entry(self, found: Found, tried: Tried) -> Entry:
         decisions = (*tried.case.decisions, DRAIN)[: found.decision + 1]
-        entry = Entry(
+        return Entry(
             discipline=self.plan.discipline,
             contract=self.plan.contract,
             key=found.key,
@@ -159,14 +172,14 @@ class Campaign:
             seed=self.plan.seed,
             run=tried.run,
         )
-        self._tell(entry, is_shrunk=False)
-        if not shrink:
-            return
-        shrinker = Shrinker(entry.case, self.space, lambda case: self._shown_by(case, found.key) is not None)
+
+    def _shrink(self, entry: Entry) -> None:
+        """Tells the smallest case, also after an interrupt."""
+        shrinker = Shrinker(entry.case, self.space, lambda case: self._shown_by(case, entry.key) is not None)
         try:
             shrinker.run()
         finally:
-            shown = self._shown_by(shrinker.best, found.key)
+            shown = self._shown_by(shrinker.best, entry.key)
             self._tell(replace(entry, case=shrinker.best, sentence=shown.sentence if shown else entry.sentence), is_shrunk=True)
 
     def _shown_by(self, case: Case, key: Key) -> Found | None:

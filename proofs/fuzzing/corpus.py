@@ -21,6 +21,7 @@ from settled.model.properties import Contract
 from settled.model.specs import SPEC_BY_KIND, KVCacheSpec
 from settled.model.trace_io import encode_event
 from settled.proofs.fuzzing.running import Key, run_case
+from settled.reference.admission import check_pool_size
 from settled.reference.config import EngineConfig, StaleOutputMode
 from settled.reference.decisions import SORTS, Decision
 from settled.reference.decoder import Case
@@ -139,7 +140,7 @@ def _read(path: Path) -> Entry:
         return Entry(
             discipline=discipline,
             contract=Contract(raw["contract"]),
-            key=Key(raw["property"], raw["cause"], raw["kind"]),
+            key=_key_of(raw),
             case=Case(_config_of(raw["config"], discipline), decisions, bytes.fromhex(raw["case"])),
             sentence=raw["sentence"],
             seed=raw["seed"],
@@ -149,6 +150,14 @@ def _read(path: Path) -> Entry:
         raise CorpusError(f"{path}: {error} is missing or unknown") from error
     except (ValueError, TypeError) as error:
         raise CorpusError(f"{path}: not a finding of this version: {error}") from error
+
+
+def _key_of(raw: dict[str, Any]) -> Key:
+    key = Key(raw["property"], raw["cause"], raw["kind"])
+    for field, word in key._asdict().items():
+        if not isinstance(word, str):
+            raise TypeError(f"{field} is {word!r}, expected text")
+    return key
 
 
 def _decision(name: str, values: list[int]) -> Decision:
@@ -161,7 +170,9 @@ def _decision(name: str, values: list[int]) -> Decision:
 def _config_of(raw: dict[str, Any], discipline: Discipline) -> EngineConfig:
     groups = tuple(_spec_of(dict(group)) for group in raw["groups"])
     stale = StaleOutputMode(raw["stale_output_mode"])
-    return EngineConfig(**{**raw, "groups": groups, "stale_output_mode": stale, "discipline": discipline})
+    config = EngineConfig(**{**raw, "groups": groups, "stale_output_mode": stale, "discipline": discipline})
+    check_pool_size(config)
+    return config
 
 
 def _spec_of(raw: dict[str, Any]) -> KVCacheSpec:

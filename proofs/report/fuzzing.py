@@ -20,6 +20,7 @@ from rich.table import Table
 
 from settled.model.disciplines import Discipline
 from settled.model.properties import Contract
+from settled.proofs.cli.ending import EXIT_INTERRUPTED
 from settled.proofs.fuzzing.campaign import Campaign, Plan, Progress, Told
 from settled.proofs.fuzzing.corpus import Corpus, Entry, as_dict
 from settled.proofs.fuzzing.coverage import PAIR, Feature
@@ -82,23 +83,37 @@ def run(
     jobs: int,
     as_json: bool,
 ) -> Exit:
-    """Runs what the corpus keeps, then a campaign a discipline; `runs` and `seconds` are for each of them. Raises OSError, CorpusError."""
+    """Runs what the corpus keeps, then a campaign a discipline; `runs` and `seconds` are for each of them. Raises OSError, CorpusError.
+
+    An interrupt passes through; as JSON, what has been found until then is printed first.
+    """
     session = _Session(make_console(), contract, Corpus(folder) if folder is not None else None, as_json)
     began = time.perf_counter()
     if session.corpus is not None:
         _rerun(session, session.corpus, disciplines)
+    try:
+        _campaigns(session, disciplines, runs=runs, seconds=seconds, seed=seed, jobs=jobs)
+    except KeyboardInterrupt:
+        if as_json:
+            click.echo(json.dumps(_report(session, seed, EXIT_INTERRUPTED), indent=2))
+        raise
+    if as_json:
+        click.echo(json.dumps(_report(session, seed, session.exit), indent=2))
+    else:
+        _print_summary(session, seed, time.perf_counter() - began)
+    return session.exit
+
+
+def _campaigns(
+    session: _Session, disciplines: Sequence[Discipline], *, runs: int | None, seconds: float | None, seed: int, jobs: int
+) -> None:
     for discipline in disciplines:
         known = frozenset(entry.key for entry, still in session.kept if still and entry.discipline is discipline)
-        plan = Plan(discipline=discipline, contract=contract, seed=seed, runs=runs, seconds=seconds, jobs=jobs, known=known)
+        plan = Plan(discipline=discipline, contract=session.contract, seed=seed, runs=runs, seconds=seconds, jobs=jobs, known=known)
         with _progress_line(session, plan) as tick:
             campaign = Campaign(plan, session.tell, tick)
             session.done[discipline.name] = campaign.progress
             campaign.run()
-    if as_json:
-        click.echo(json.dumps(_report(session, seed), indent=2))
-    else:
-        _print_summary(session, seed, time.perf_counter() - began)
-    return session.exit
 
 
 def run_one(discipline: Discipline, contract: Contract, numbers: bytes, *, as_json: bool) -> Exit:
@@ -195,7 +210,7 @@ def _print_coverage(console: Console, total: Counter[Feature]) -> None:
     console.print(table)
 
 
-def _report(session: _Session, seed: int) -> dict[str, Any]:
+def _report(session: _Session, seed: int, code: int) -> dict[str, Any]:
     return {
         "contract": session.contract,
         "seed": seed,
@@ -212,7 +227,7 @@ def _report(session: _Session, seed: int) -> dict[str, Any]:
             }
             for name, progress in session.done.items()
         },
-        "exit_code": int(session.exit),
+        "exit_code": int(code),
     }
 
 

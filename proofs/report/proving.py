@@ -29,11 +29,15 @@ _STYLE = {"proved": "green", "reachable": "green", "refuted": "bold red", "unkno
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to prove: keys in order, the theorems that they name (`found` is none), and remarks on them, made when they are printed."""
+    """What to prove: keys in order, the theorems that they name (`found` is none), and remarks on them, made when they are printed.
+
+    `is_violated`: something beside the obligations, told in a remark, is violated.
+    """
 
     keys: Sequence[str]
     theorems: Mapping[str, Theorem] = field(default_factory=lambda: THEOREMS)
     remarks: Mapping[str, Callable[[], list[str]]] = field(default_factory=dict)
+    is_violated: bool = False
 
 
 def run(wanted: Wanted, solvers: Solvers) -> Iterator[tuple[str, Iterator[AnyRow]]]:
@@ -42,9 +46,9 @@ def run(wanted: Wanted, solvers: Solvers) -> Iterator[tuple[str, Iterator[AnyRow
         yield key, (find_and_verify(solvers) if key == "found" else prove(wanted.theorems[key], solvers))
 
 
-def exit_code(rows: Iterable[AnyRow]) -> Exit:
-    """The worst of the rows: a refuted obligation before an unknown one."""
-    codes = {row.exit for row in rows}
+def exit_code(rows: Iterable[AnyRow], *, is_violated: bool = False) -> Exit:
+    """The worst of the rows, and of what is known beside them: a refuted obligation before an unknown one."""
+    codes = {row.exit for row in rows} | ({Exit.VIOLATED} if is_violated else set())
     return Exit.VIOLATED if Exit.VIOLATED in codes else max(codes, default=Exit.UNKNOWN)
 
 
@@ -63,7 +67,7 @@ def print_tables(wanted: Wanted, solvers: Solvers) -> Exit:
         for line in _remarks(wanted, key):
             console.print(f"  {line}", style="bold", markup=False)
         everything += rows
-    code = exit_code(everything)
+    code = exit_code(everything, is_violated=wanted.is_violated)
     _print_summary(console, everything, code, time.perf_counter() - began)
     return code
 
@@ -153,7 +157,7 @@ def _styled(word: str) -> Text:
 def print_json(wanted: Wanted, solvers: Solvers) -> Exit:
     """The same as one JSON object."""
     rows = [row for _, decided in run(wanted, solvers) for row in decided]
-    code = exit_code(rows)
+    code = exit_code(rows, is_violated=wanted.is_violated)
     summary = {
         "solvers": {solver.name: solver.version for solver in solvers},
         "theorems": {

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from settled.model.disciplines import CALLBACK, DISCIPLINES, OPTIMISTIC, POOL_FENCE, RIGHT, Discipline
+from settled.model.explicit import SCOPE
 from settled.model.properties import Contract, Property
 from settled.model.search.solver import solver_named
 from settled.proofs.costs import COMPARED, SEEDS, STEPS, Cost, cost_of
@@ -99,9 +100,12 @@ def _print_cells(console: Console, weighed: Sequence[Weighed]) -> None:
         console.print(f"  {_HEADINGS[column.name]:<10}{column.meaning}", markup=False)
     console.print(
         f"  {'finishes':<10}two small runs on the reference end within {STEPS_MAX} steps; runs, not proofs\n"
-        f"  T3, A1    proved: by the obligations of that theorem (settled prove T3), for every window, block size and depth\n"
+        "  T3, A1    proved: by the argument of that theorem (settled prove T3) for the discipline, for every window, block size, depth.\n"
+        "            T8 of a sliding window with at most one lookahead slot, its need judged at max(0, C - F). A1 of read: what was null\n"
+        "            when the step was scheduled is not counted where only a rollback made it needed, which is the column rollback\n"
         f"  x2        refuted: by a shortest trace of 2 events (settled refute), which the reference executes\n"
         f"  -         open: no proof covers it, no trace of up to {SEARCHED} events violates it (owner, held of states: not searched)\n"
+        f"            Traces: {SCOPE}\n"
         f"  a/b/c     under the contracts {', '.join(Contract)}, where they differ. Under the last two every writer is taken to be\n"
         "            in order, or to wait for the block's event; under settled nothing is known of writers",
         markup=False,

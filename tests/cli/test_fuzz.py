@@ -13,10 +13,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from settled.model.disciplines import UNDRAINED
+from settled.model.properties import Contract
 from settled.proofs.cli.main import cli
+from settled.proofs.fuzzing.shrinking import Shrinker
+from settled.proofs.report import fuzzing
 
 START = "from settled.proofs.cli.main import main; main()"
-UNDRAINED = ("--discipline", "undrained", "--runs", "5")
+FEW = ("--discipline", "undrained", "--runs", "5")
 
 
 def run(*arguments: str | Path) -> Result:
@@ -37,7 +41,7 @@ def test_a_right_discipline_holds_and_says_what_was_reached() -> None:
 
 
 def test_every_finding_is_printed_with_the_command_that_shows_it_again() -> None:
-    result = run(*UNDRAINED)
+    result = run(*FEW)
     assert result.exit_code == 1
     assert "undrained violates counters_symmetric" in result.output
     commands = commands_in(result.output)
@@ -49,7 +53,7 @@ def test_every_finding_is_printed_with_the_command_that_shows_it_again() -> None
 
 
 def test_a_case_of_the_right_discipline_holds() -> None:
-    (command, *_) = commands_in(run(*UNDRAINED).output)
+    (command, *_) = commands_in(run(*FEW).output)
     case = command[command.index("--case") + 1]
     assert run("--case", case).exit_code == 0
     told = json.loads(run("--case", case, "--discipline", "undrained", "--json").output)
@@ -58,11 +62,11 @@ def test_a_case_of_the_right_discipline_holds() -> None:
 
 
 def test_the_corpus_is_run_first_and_nothing_is_found_twice(tmp_path: Path) -> None:
-    first = run(*UNDRAINED, "--corpus", tmp_path)
+    first = run(*FEW, "--corpus", tmp_path)
     assert first.exit_code == 1
     written = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert any(name.startswith("undrained-settled-counters_symmetric") and name.endswith(".ndjson") for name in written)
-    again = run(*UNDRAINED, "--corpus", tmp_path)
+    again = run(*FEW, "--corpus", tmp_path)
     assert again.exit_code == 1
     assert "still violated" in again.output
     assert "0 new findings" in again.output
@@ -72,13 +76,13 @@ def test_the_corpus_is_run_first_and_nothing_is_found_twice(tmp_path: Path) -> N
 
 
 def test_a_kept_trace_is_judged_by_check(tmp_path: Path) -> None:
-    run(*UNDRAINED, "--corpus", tmp_path)
+    run(*FEW, "--corpus", tmp_path)
     for trace in tmp_path.glob("*.ndjson"):
         assert CliRunner().invoke(cli, ["check", str(trace), "--contract", "settled"]).exit_code == 1
 
 
 def test_a_finding_that_is_repaired_is_said_to_be(tmp_path: Path) -> None:
-    run(*UNDRAINED, "--corpus", tmp_path)
+    run(*FEW, "--corpus", tmp_path)
     for path in tmp_path.glob("*.json"):
         path.write_text(path.read_text(encoding="utf-8").replace('"undrained"', '"settled"'), encoding="utf-8")
     result = run("--runs", "1", "--corpus", tmp_path)
@@ -87,7 +91,7 @@ def test_a_finding_that_is_repaired_is_said_to_be(tmp_path: Path) -> None:
 
 
 def test_the_same_seed_tells_the_same_to_machines() -> None:
-    one, two = (json.loads(run(*UNDRAINED, "--json").output) for _ in range(2))
+    one, two = (json.loads(run(*FEW, "--json").output) for _ in range(2))
     assert one == two
     (campaign,) = one["campaigns"].values()
     assert campaign["runs"] == 5
@@ -160,3 +164,15 @@ def test_an_interrupt_keeps_what_was_found(tmp_path: Path) -> None:
     assert kept
     for path in kept:
         assert CliRunner().invoke(cli, ["check", str(path.with_suffix(".ndjson")), "--contract", "settled"]).exit_code == 1
+
+
+def test_an_interrupt_tells_machines_what_was_found(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(self: Shrinker) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Shrinker, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fuzzing.run([UNDRAINED], Contract.SETTLED, runs=5, seconds=None, seed=0, folder=None, jobs=1, as_json=True)
+    told = json.loads(capsys.readouterr().out)
+    assert told["exit_code"] == 130
+    assert told["campaigns"]["undrained"]["findings"]

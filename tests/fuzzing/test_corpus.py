@@ -82,6 +82,7 @@ def test_findings_are_chosen_by_discipline_and_contract(entry: Entry, tmp_path: 
         ({"decisions": [["preempt", 1, "x"]]}, "preempt takes 2 numbers"),
         ({"config": {}}, "'groups' is missing or unknown"),
         ({"case": "xyz"}, "non-hexadecimal"),
+        ({"property": 5}, "property is 5, expected text"),
     ],
 )
 def test_a_damaged_file_is_named(change: dict[str, object], message: str, entry: Entry, tmp_path: Path) -> None:
@@ -90,6 +91,15 @@ def test_a_damaged_file_is_named(change: dict[str, object], message: str, entry:
     with pytest.raises(CorpusError, match=message) as raised:
         Corpus(tmp_path)
     assert str(path) in str(raised.value)
+
+
+def test_a_pool_that_holds_no_request_is_named(entry: Entry, tmp_path: Path) -> None:
+    path = Corpus(tmp_path).write(entry).with_suffix(".json")
+    told = json.loads(path.read_text(encoding="utf-8"))
+    told["config"]["num_blocks"] = 2
+    path.write_text(json.dumps(told), encoding="utf-8")
+    with pytest.raises(CorpusError, match="not a finding of this version: num_blocks: one request"):
+        Corpus(tmp_path)
 
 
 def test_no_json_at_all_is_named(tmp_path: Path) -> None:

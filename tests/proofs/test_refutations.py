@@ -13,11 +13,20 @@ from settled.model.kinds import MambaAlign, SlidingWindow
 from settled.model.properties import Contract, Property
 from settled.model.search.bounded import WINDOW, UndecidedError, shortest_violation
 from settled.model.search.solver import Z3, Answer, Status
-from settled.proofs.refutations import REFUTATIONS, Counterexample, Refutation, canonical, matching, run_on_reference, search, under
+from settled.proofs.refutations import (
+    CONSEQUENCES,
+    REFUTATIONS,
+    Counterexample,
+    Refutation,
+    canonical,
+    matching,
+    run_on_reference,
+    search,
+    under,
+)
 
 # Nothing is searched for them: what they break is the half of `held_bounded` that the bounded search leaves out, blocks below the need.
 # The corpus of public bugs shows each.
-BELOW_NEED = {"keeps-one", "drafts-unpruned"}
 BY_BOUNDED_SEARCH = tuple(dict.fromkeys(refutation.claim for refutation in REFUTATIONS))
 
 
@@ -27,7 +36,7 @@ def found(refutation: Refutation) -> Counterexample:
     return counterexample
 
 
-@pytest.mark.parametrize("refutation", REFUTATIONS, ids=lambda r: r.name)
+@pytest.mark.parametrize("refutation", [*REFUTATIONS, *CONSEQUENCES], ids=lambda r: r.name)
 def test_shortest_counterexample_replays_on_the_reference(refutation: Refutation) -> None:
     counterexample = found(refutation)
     assert counterexample.shortest.length == refutation.length
@@ -41,13 +50,17 @@ def test_shortest_counterexample_replays_on_the_reference(refutation: Refutation
 def test_every_broken_discipline_is_refuted() -> None:
     """But for `preempt-fenced`, which keeps requests from finishing: `test_progress.py` runs it."""
     broken = {name for name, discipline in DISCIPLINES.items() if not discipline.is_right}
-    assert {refutation.discipline.name for refutation in REFUTATIONS} == broken - {PREEMPT_FENCED.name} - BELOW_NEED
+    assert {refutation.discipline.name for refutation in REFUTATIONS} == broken - {PREEMPT_FENCED.name}
 
 
 def test_names_are_unique_and_the_halves_in_flight_stay_apart() -> None:
     assert len({refutation.name for refutation in REFUTATIONS}) == len(REFUTATIONS)
+    assert not set(CONSEQUENCES) & set(under(Contract.SETTLED))
     for contract in Contract:
         shown = under(contract)
+        consequences = {(known.discipline.name, known.violates) for known in CONSEQUENCES}
+        more = [known for known in under(contract, with_consequences=True) if known not in shown]
+        assert {(known.discipline.name, known.violates) for known in more} == consequences
         assert shown
         assert {(refutation.claim.contract, refutation.claim.in_flight) for refutation in shown} == {(contract, False)}
     assert {refutation.name for refutation in under(Contract.STREAM_ORDER)} == {

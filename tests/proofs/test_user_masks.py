@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 
 from settled.model.disciplines import Rounding
 from settled.model.kinds import SlidingWindow
+from settled.proofs import mask_runs, user_masks
 from settled.proofs.cli.main import cli
 from settled.proofs.user_masks import Growth, MaskError, UserMask, compiled_reads, load_mask, smallest_growth, theorem_of
 
@@ -17,6 +18,7 @@ MASKS = Path(__file__).parents[2] / "docs" / "masks"
 SHRINKS, GROWS = MASKS / "strided_sink.py", MASKS / "dilated.py"
 HEAD = "from settled.model.algebra import both, either, negate\n"
 FULL = HEAD + "def reads(query, token):\n    return token <= query\n"
+WINDOW_MASK = HEAD + "def reads(query, token):\n    return both(token <= query, query - token < 3)\n"
 
 
 def prove(*arguments: str | Path) -> Result:
@@ -33,9 +35,19 @@ def test_a_mask_that_shrinks_is_proved_by_both_solvers() -> None:
     result = prove("--mask", SHRINKS, "--solver", "both", "--json")
     told = json.loads(result.stdout)
     assert result.exit_code == told["exit_code"] == 0
-    assert {row["part"] for row in told["rows"]} == {"mask", "read_resident, write_owned (T3)", "rollback_resident (T4)"}
+    assert {row["part"] for row in told["rows"]} == {"mask", "read_resident, write_owned (T3)", "rollback_resident (T4)", "tight (T5)"}
     assert {word for row in told["rows"] for word in row["claim"].values()} == {"proved"}
-    assert told["theorems"]["mask"]["remarks"] == []
+    (remark,) = told["theorems"]["mask"]["remarks"]
+    assert remark.startswith("run on the reference: ")
+    assert remark.endswith("nothing violated")
+
+
+def test_a_run_that_violates_something_tells_in_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mask_runs, "compiled_reads", lambda mask: lambda query, token: query == token)  # the reference forgets the rest
+    result = prove("--mask", SHRINKS, "--json")
+    told = json.loads(result.stdout)
+    assert result.exit_code == told["exit_code"] == 1
+    assert "violated read_resident" in told["theorems"]["mask"]["remarks"][0]
 
 
 def test_a_mask_that_does_not_shrink_is_refuted_by_its_smallest_case() -> None:
@@ -86,18 +98,41 @@ def test_a_rule_that_frees_too_much_is_refuted(rule: str, tmp_path: Path) -> Non
 
 
 def test_a_rule_that_keeps_more_is_proved_and_remarked(tmp_path: Path) -> None:
-    mask = "def reads(query, token):\n    return both(token <= query, query - token < 3)\n"
-    path = written(tmp_path, HEAD + mask + "def skipped_tokens(basis):\n    return basis - 3\n")
+    path = written(tmp_path, WINDOW_MASK + "def skipped_tokens(basis):\n    return basis - 3\n")
     result = prove("--mask", path)
     assert result.exit_code == 0
     assert "the rule keeps tokens that the mask lets go, smallest case: token 0 at p = 3" in result.output
+    assert "T5" not in result.output, "what is kept for nothing is not said to be read"
+
+
+def test_a_rule_that_keeps_too_much_fails_theorem_5(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The claim is about the rule: asked of one that keeps everything it is refuted."""
+    monkeypatch.setattr(user_masks, "_smallest_kept", lambda mask: None)
+    path = written(tmp_path, WINDOW_MASK + "def frees(first, last, basis):\n    return False\n")
+    result = prove("--mask", path, "--json")
+    refuted = [row["part"] for row in json.loads(result.stdout)["rows"] if "refuted" in row["claim"].values()]
+    assert (result.exit_code, refuted) == (1, ["tight (T5)"])
+
+
+def test_a_mask_is_one_formula_whatever_its_function_says_later(tmp_path: Path) -> None:
+    text = "calls = []\ndef reads(query, token):\n    calls.append(1)\n    return both(token <= query, query - token < 3 * len(calls))\n"
+    mask = load_mask(str(written(tmp_path, HEAD + text)))
+    assert [token for token in range(12) if compiled_reads(mask)(9, token)] == [7, 8, 9]
+    assert [token for token in range(12) if compiled_reads(mask)(9, token)] == [7, 8, 9]
+
+
+def test_what_a_mask_prints_is_no_part_of_the_answer(tmp_path: Path) -> None:
+    path = written(tmp_path, "print('loaded')\ndef reads(query, token):\n    print('called')\n    return token <= query\n")
+    result = prove("--mask", path, "--json")
+    assert json.loads(result.stdout)["exit_code"] == result.exit_code == 0
+    assert result.stderr == "loaded\ncalled\n"
 
 
 def test_a_mask_without_a_rule_is_freed_as_the_mask_allows(tmp_path: Path) -> None:
     mask = load_mask(str(written(tmp_path, FULL)))
     assert mask.name == "mine"
     assert mask.defines_frees is None
-    assert all(part.name for part in theorem_of(mask).parts)
+    assert {part.name for part in theorem_of(mask).parts} == {"mask", "read_resident, write_owned (T3)", "rollback_resident (T4)"}
     with pytest.raises(NotImplementedError):
         mask.frees_block(0, 3, 9, Rounding.CEIL)
     with pytest.raises(NotImplementedError):
@@ -130,6 +165,21 @@ BAD = {
     "not Python": ("def reads(\n", "SyntaxError: "),
     "fails when run": ("1 / 0\n", "ZeroDivisionError: division by zero"),
     "division by zero": ("def reads(query, token):\n    return token // 0 == query\n", "the divisor of // must be at least 1"),
+    "exits when run": ("raise SystemExit(0)\n", "SystemExit: 0"),
+    "exits when asked": ("import sys\ndef reads(query, token):\n    sys.exit()\n", "SystemExit: "),
+    "a variable of its own": (
+        HEAD
+        + "from settled.model.algebra import int_variable\ndef reads(q, t):\n    return both(t <= q, q - t < int_variable('computed'))\n",
+        "reads may speak of query, token only, not of 'computed'",
+    ),
+    "an unknown predicate": (
+        "from settled.model.algebra import predicate\ndef reads(query, token):\n    return predicate('needed', query)\n",
+        "reads may speak of query, token only, not of 'needed'",
+    ),
+    "division by a symbol": (
+        "def reads(query, token):\n    return query // token == 1\n",
+        "reads may divide by constants only, not by token",
+    ),
     "bad rule": (FULL + "def frees(first, last, basis):\n    return last\n", "TypeError: expected a truth value"),
 }
 

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 
 import pytest
 
+from settled.model import tracked
+from settled.model.algebra import as_bool, as_int
 from settled.model.disciplines import (
     CALLBACK,
     CAP_WITHOUT_IN_FLIGHT,
     DISCIPLINES,
+    DRAFTS_UNPRUNED,
+    KEEPS_ONE,
     NO_FENCE,
     OPTIMISTIC,
     POOL_FENCE,
+    RAW_FINISH,
     RIGHT,
+    STALE_APPLIED,
     UNDRAINED,
     VLLM,
     Discipline,
@@ -22,8 +29,12 @@ from settled.model.disciplines import (
 from settled.model.properties import Contract, Property
 from settled.model.search.induction import Obligation
 from settled.model.search.solver import Z3, Answer, Status
-from settled.proofs import weighing
-from settled.proofs.refutations import REFUTATIONS
+from settled.proofs import finishing, weighing
+from settled.proofs.fence import ENDS_A_GENERATION, FINISH_PRUNE
+from settled.proofs.finishing import in_order_to_the_end, rollback_unfinished
+from settled.proofs.masks import Case
+from settled.proofs.refutations import CONSEQUENCES, REFUTATIONS
+from settled.proofs.residency import GENERIC
 from settled.proofs.weighing import COLUMNS, IN_FLIGHT, SEARCHED, Cell, Prover, Weighing, Word
 
 WEIGHING = Weighing(Z3())
@@ -84,10 +95,47 @@ def test_no_proof_is_claimed_where_the_counters_are_wrong() -> None:
     assert {cell.searched for cell in row(UNDRAINED).values() if cell.word is Word.OPEN} == {SEARCHED}
 
 
+def test_a_prune_that_comes_with_the_finish_rolls_nothing_back_and_loses_no_row_out_of_order() -> None:
+    cells = row(RAW_FINISH)
+    assert words(RAW_FINISH, Property.ROLLBACK_RESIDENT) == [(Word.PROVED, "T4", None)]
+    assert [cells[Property.WRITE_OWNED, contract].word for contract in Contract] == [Word.REFUTED, Word.PROVED, Word.PROVED]
+
+
+@pytest.mark.parametrize("build", [rollback_unfinished, in_order_to_the_end])
+def test_only_the_prune_of_a_finish_is_left_out(build: Callable[[Case, Discipline], list[Obligation]]) -> None:
+    """The basis of every other prune is still asked for."""
+    assert Prover(Z3()).word(build(GENERIC, RAW_FINISH)) is Word.PROVED
+    assert Prover(Z3()).word(build(GENERIC, OPTIMISTIC)) is Word.REFUTED
+    actions = {action.name for action in tracked.actions(tracked.symbolic_state(), tracked.System(GENERIC.kind, RAW_FINISH))}
+    asked = {obligation.name for obligation in build(GENERIC, RAW_FINISH)}
+    assert actions - asked == {FINISH_PRUNE}
+
+
+def test_the_rows_of_a_finished_request_are_kept_by_the_finish_itself() -> None:
+    asked = {obligation.name for obligation in in_order_to_the_end(GENERIC, RAW_FINISH)}
+    assert {f"finished: {FINISH_PRUNE}", f"finished: {ENDS_A_GENERATION}", "at the finish"} <= asked
+
+
+def test_what_a_finished_request_uses_rests_on_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finishing, "_row", lambda state, system: as_bool(True))
+    assert Prover(Z3()).word(in_order_to_the_end(GENERIC, RAW_FINISH)) is Word.REFUTED
+
+
+@pytest.mark.parametrize("discipline", [KEEPS_ONE, DRAFTS_UNPRUNED], ids=lambda discipline: discipline.name)
+def test_a_prune_that_leaves_a_block_out_is_refuted(discipline: Discipline) -> None:
+    assert words(discipline, Property.HELD_BOUNDED) == [(Word.REFUTED, "", 3)]
+
+
+def test_wrong_counters_lose_what_steps_use() -> None:
+    cells = row(STALE_APPLIED)
+    for prop in (Property.READ_RESIDENT, Property.WRITE_OWNED):
+        assert [cells[prop, contract].length for contract in Contract] == [7, 7, 7]
+
+
 def test_every_refutation_has_its_cell() -> None:
     """No refutation is left out of the table."""
     columns = {claim: column for column in COLUMNS for claim in column.claims}
-    for refutation in REFUTATIONS:
+    for refutation in (*REFUTATIONS, *CONSEQUENCES):
         assert any(weighing.as_searched(claim) == refutation.claim._replace(contract=claim.contract) for claim in columns)
     assert {refutation.discipline.name for refutation in REFUTATIONS} <= set(DISCIPLINES)
 
@@ -105,6 +153,7 @@ def test_a_proof_of_what_is_refuted_is_a_contradiction(monkeypatch: pytest.Monke
 
 def test_a_refutation_that_nobody_lists_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(weighing, "REFUTATIONS", ())
+    monkeypatch.setattr(weighing, "CONSEQUENCES", ())
     cell = next(iter(Weighing(Z3()).cells(OPTIMISTIC)))
     assert cell.word is Word.UNKNOWN
     assert "2 events that nobody lists" in cell.problem
@@ -124,7 +173,7 @@ def test_an_unsure_solver_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_claim_from_contradictory_hypotheses_proves_nothing() -> None:
-    x = weighing.as_int(1)
+    x = as_int(1)
     vacuous = Obligation("vacuous", {"false": x < 0}, {"anything": x < 0})
     assert Prover(Z3()).word([vacuous]) is not Word.PROVED
 

@@ -499,3 +499,14 @@ def test_a_running_request_waits_for_a_load_rather_than_start_over() -> None:
     run.done(Completion(1))
     assert run.engine.schedule() is not None
     run.finish()
+
+
+def test_without_chunked_prefill_a_loaded_request_waits_for_a_step_that_takes_all_of_its_rest() -> None:
+    run = Run(replace(CONFIG, max_model_len=16, enable_chunked_prefill=False))
+    run.add("a", 15, offer=(4, True))
+    run.add("b", 15, offer=(4, True))
+    run.engine.schedule()
+    run.done(Completion(0), Completion(1))
+    steps = [run.engine.schedule(), run.engine.schedule()]
+    assert [[(entry.request.request_id, entry.tokens) for entry in step.entries] for step in steps if step] == [[("a", 11)], [("b", 11)]]
+    run.finish()

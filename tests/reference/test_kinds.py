@@ -307,3 +307,17 @@ def test_a_hit_of_states_needs_one() -> None:
     assert second_run(spec, ALL, shared=39) == ([32], [(3, 3)])
     assert second_run(spec, ALL, shared=31) == ([], [])
     assert second_run(spec, ALL, shared=39, evicted=(3,)) == ([], [])
+
+
+def test_chunks_that_are_shorter_than_a_block_of_states_run_on_to_its_end() -> None:
+    """A threshold below the block size must not keep a prefill from starting for ever."""
+    spec = MambaSpec(block_size=8, mode="align")
+    engine = Engine(config_of(spec, enable_prefix_caching=True, long_prefill_token_threshold=3))
+    engine.add_request("r", 20, max_tokens=1)
+    chunks = []
+    while engine.scheduler.requests:
+        step = engine.schedule()
+        assert step is not None
+        chunks += [(entry.start, entry.tokens) for entry in step.entries]
+        engine.process()
+    assert chunks == [(0, 3), (3, 3), (6, 2), (8, 3), (11, 3), (14, 2), (16, 3), (19, 1)]

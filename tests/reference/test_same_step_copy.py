@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from settled.model.events import Copy, Event
 from settled.model.specs import FullAttentionSpec
 from settled.reference.config import EngineConfig
@@ -41,3 +43,23 @@ def test_a_later_step_copies_although_the_earlier_one_is_unprocessed() -> None:
     assert step is not None
     assert {entry.request.request_id: entry.start for entry in step.entries}["B"] == 2
     assert [(event.source, event.target) for event in events if isinstance(event, Copy)] == [(1, 2)]
+
+
+def test_a_pool_of_start_up_size_does_not_wait_for_a_block_to_copy_from() -> None:
+    """Beside the request's own blocks there is no room for the source: the hit ends with the block before."""
+    config = replace(CONFIG, num_blocks=3)
+    engine = Engine(config)
+    engine.add_request("A", range(1, 8), max_tokens=1)
+    engine.run_to_idle()
+    engine.add_request("B", range(1, 8), max_tokens=1)
+    step = engine.schedule()
+    assert step is not None
+    assert [entry.start for entry in step.entries] == [4]
+    engine.run_to_idle()
+    roomy = Engine(replace(config, num_blocks=4))
+    roomy.add_request("A", range(1, 8), max_tokens=1)
+    roomy.run_to_idle()
+    roomy.add_request("B", range(1, 8), max_tokens=1)
+    step = roomy.schedule()
+    assert step is not None
+    assert [entry.start for entry in step.entries] == [6]

@@ -27,6 +27,8 @@ from settled.reference.preparation import StepPreparation
 from settled.reference.recorder import Recorder
 from settled.reference.request import Request, StepIndices
 
+SETTLED = FreeBasis.SETTLED
+
 
 def free_basis_tokens(basis: FreeBasis, computed: int, in_flight: int, stale: int, drafts_max: int = 0) -> int:
     """Up to which position, in tokens, a prune takes the past for granted.
@@ -34,7 +36,7 @@ def free_basis_tokens(basis: FreeBasis, computed: int, in_flight: int, stale: in
     A step in flight still reads below the optimistic count, and its rejected drafts take the count back; so what is in
     flight does not count. Stale tokens are in flight but were never part of this generation's count. `drafts_max`: drafts a step.
     """
-    if basis is FreeBasis.SETTLED:
+    if basis is SETTLED:
         return computed - (in_flight - stale)
     if basis is FreeBasis.PROCESSED:
         return max(0, computed - in_flight)
@@ -66,6 +68,7 @@ class KVCacheManager:
         discipline = self.discipline
         prunes = [manager for manager in self.managers if type(manager) is not FullAttentionManager]
         state_basis = discipline.state_basis or discipline.free_basis
+        self.prunes_wait = discipline.prune_fence is not PruneFence.NONE
         self.pruners = tuple([(manager, state_basis if manager.holds_states else discipline.free_basis) for manager in prunes])
         self.finish_pruners = tuple([(manager, discipline.finish_basis) for manager in prunes])
         self.has_window = tuple([isinstance(spec, SlidingWindowSpec | ChunkedLocalAttentionSpec) for spec in config.groups])
@@ -186,9 +189,10 @@ class KVCacheManager:
         num_adopted = (0 if hit is None else hit.num_tokens) + num_external_tokens
         num_tokens = request.num_computed_tokens + num_new_tokens + num_adopted
         num_slots = min(num_tokens + num_lookahead_tokens, self.max_model_len)
-        # The next query is the last known token at the latest: it is computed again if all of them are loaded.
-        next_query = min(request.num_computed_tokens + num_adopted, request.num_tokens - 1)
-        first_indices = self.no_nulls
+        first_indices, next_query = self.no_nulls, 0
+        if hit is not None or num_external_tokens:
+            # The next query is the last known token at the latest: it is computed again if all of them are loaded.
+            next_query = min(request.num_computed_tokens + num_adopted, request.num_tokens - 1)
         if num_external_tokens or self.discipline.nulls_at_allocation:
             first_indices = self._first_indices(next_query if num_external_tokens else 0, num_tokens - 1)
         if hit is None:
@@ -263,7 +267,7 @@ class KVCacheManager:
 
     def remove_skipped_blocks(self, request: Request, cause: ReleaseCause) -> None:
         """Prunes the request's tables up to what the discipline's basis takes for granted."""
-        if self.discipline.prune_fence is not PruneFence.NONE:
+        if self.prunes_wait:
             self.block_pool.prunes_wait_for = self._prune_waits_for(request)
         request_id, num_prompt_tokens = request.request_id, request.num_prompt_tokens
         known_basis = None

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from settled.model.disciplines import StaleOutput
 from settled.model.events import FinishReason
-from settled.reference.request import EOS_TOKEN_ID, Request, RequestStatus, RequestStep
+from settled.reference.request import EOS_TOKEN_ID, RUNNING, Request, RequestStep
+
+FLAG = StaleOutput.FLAG
 
 
 class ModelOutputError(ValueError):
@@ -44,13 +46,13 @@ def settle_output(entry: RequestStep, token_ids: Sequence[int], stale_output: St
     assert request.unprocessed[0] is entry, f"request {request.request_id}: step {entry.step} is not the oldest"
     request.unprocessed.popleft()
     rejected_drafts = 1 + entry.drafts - len(token_ids) if entry.samples else 0
-    if stale_output is StaleOutput.FLAG:
+    if stale_output is FLAG:
         entry.stale = request.num_stale_output_tokens > 0  # the flag is up: this output, whichever it is
     if entry.stale and stale_output is StaleOutput.UNDRAINED:
         return Settlement(len(token_ids), rejected_drafts, False, None)
     request.num_in_flight_tokens -= entry.tokens
     if entry.stale:
-        request.num_stale_output_tokens -= 1 if stale_output is StaleOutput.FLAG else entry.tokens
+        request.num_stale_output_tokens -= 1 if stale_output is FLAG else entry.tokens
     if request.is_finished:
         return Settlement(len(token_ids), rejected_drafts, False, None)
     if entry.stale:
@@ -104,4 +106,4 @@ def _append_tokens(request: Request, token_ids: Sequence[int], max_model_len: in
 
 def can_cache_output(request: Request, settlement: Settlement) -> bool:
     """Whether processing this output made blocks of a running request final."""
-    return settlement.is_live and settlement.sampled > 0 and request.status is RequestStatus.RUNNING
+    return settlement.is_live and settlement.sampled > 0 and request.status is RUNNING

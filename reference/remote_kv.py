@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from settled.model.disciplines import FreeBasis
 from settled.model.events import After, ComputedCause
 from settled.model.specs import ChunkedLocalAttentionSpec, FullAttentionSpec, SlidingWindowSpec
-from settled.reference.kv_cache_manager import free_basis_tokens
+from settled.reference.kv_cache_manager import SETTLED, free_basis_tokens
 from settled.reference.prefix_cache import CacheHit
 from settled.reference.request import Request, RequestStatus, RequestStep
 from settled.reference.transfers import Completion, Transfer, TransferBlocks, TransferError, Transfers
@@ -209,7 +208,7 @@ class RemoteKV:
             return
         for entry in entries:
             request = entry.request
-            settled = min(free_basis_tokens(FreeBasis.SETTLED, *request.counters), request.num_tokens)
+            settled = min(free_basis_tokens(SETTLED, *request.counters), request.num_tokens)
             if request.pending_load is not None or settled <= request.num_stored_tokens:
                 continue
             if request.last_step_sequence == 0:

@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from settled.model.disciplines import FreeBasis, StaleOutput
+from settled.model.disciplines import StaleOutput
 from settled.model.events import FinishReason, PerGroup, ProcessedRequest, ReleaseCause
 from settled.reference.config import EngineConfig, StaleOutputMode
 from settled.reference.connector import KVConnector
 from settled.reference.fence import Fence
-from settled.reference.kv_cache_manager import KVCacheManager, free_basis_tokens
+from settled.reference.kv_cache_manager import SETTLED, KVCacheManager, free_basis_tokens
 from settled.reference.outputs import Settlement, can_cache_output, check_model_output, settle_output
 from settled.reference.prefix_cache import CacheHit
 from settled.reference.recorder import Recorder
 from settled.reference.remote_kv import RemoteKV
-from settled.reference.request import Request, RequestStatus, RequestStep, StepOutput
+from settled.reference.request import FINISHED, RUNNING, Request, RequestStatus, RequestStep, StepOutput
 from settled.reference.scripted_schedule import Plan, ScriptedSchedule
 from settled.reference.transfers import Completion
 
@@ -81,7 +81,7 @@ class Scheduler:
     def preempt(self, request_id: str, output: StaleOutputMode | None = None) -> None:
         """Takes a request's blocks and puts it back in front of the queue. Raises SchedulerError if it has none to give."""
         request = self.known_request(request_id)
-        if request.status is RequestStatus.RUNNING:
+        if request.status is RUNNING:
             self.running.remove(request)
         elif request.status is RequestStatus.WAITING_FOR_REMOTE_KVS:
             self.loading.remove(request)
@@ -292,7 +292,7 @@ class Scheduler:
         return entry
 
     def start_running(self, request: Request, tokens: int) -> RequestStep:
-        request.status = RequestStatus.RUNNING
+        request.status = RUNNING
         self.running.append(request)
         # The worker knows nothing of this generation's table: it gets all of it.
         block_ids = self.kv_cache_manager.get_block_ids(request.request_id)
@@ -395,7 +395,7 @@ class Scheduler:
                 self.draining.pop(request.request_id, None)
             return
         if self.config.enable_prefix_caching and can_cache_output(request, settlement):
-            final_tokens = free_basis_tokens(FreeBasis.SETTLED, *request.counters)
+            final_tokens = free_basis_tokens(SETTLED, *request.counters)
             self.kv_cache_manager.cache_blocks(request, max(0, min(final_tokens, request.num_tokens)))
         if settlement.finish_reason is not None:
             self._finish(request, settlement.finish_reason)
@@ -424,13 +424,13 @@ class Scheduler:
 
     def _finish(self, request: Request, reason: FinishReason) -> None:
         """Ends a request; the connector is shown its table, pruned, before the blocks go."""
-        if request.status is RequestStatus.RUNNING:
+        if request.status is RUNNING:
             self.running.remove(request)
         elif request.status is RequestStatus.WAITING_FOR_REMOTE_KVS:
             self.loading.remove(request)
         else:
             self.waiting.remove(request)
-        request.status = RequestStatus.FINISHED
+        request.status = FINISHED
         del self.requests[request.request_id]
         if request.unprocessed:
             self.draining[request.request_id] = request

@@ -80,6 +80,7 @@ class Transfers:
         self.pool = pool
         self.under_way: dict[int, Transfer] = {}
         self.num_started = 0
+        self.num_reported = 0  # handles that are over
 
     def start(
         self,
@@ -134,6 +135,7 @@ class Transfers:
         """Takes in a completion; the transfer if it is over with it. Raises TransferError, and then nothing has changed."""
         transfer = self.check(completion)
         transfer.num_over += 1
+        self.num_reported += 1
         if completion.handle is not None:
             transfer.over.add(completion.handle)
         if completion.failed is not None:

@@ -54,9 +54,9 @@ class Workload:
 
 @dataclass(slots=True)
 class RunSummary:
-    """What a run did. `operations`: one request in one scheduled or processed step, or one event of its own: it is added, aborted,
-    preempted, a transfer of it starts, or a worker reports it. `given_up`: requests aborted because nothing moved; always 0 under a
-    right discipline.
+    """What a run did. `operations`: one request in one scheduled or processed step, or one control event of it: it is added, preempted,
+    finished (stopped, or aborted), a transfer of it starts, or a worker reports it. What happens to its blocks on the way is none.
+    `given_up`: requests aborted because nothing moved; always 0 under a right discipline.
     """
 
     steps: int = 0
@@ -220,14 +220,12 @@ class _Run:
         if self.connector is None:
             return has_moved
         reports = self.engine.poll()
-        self.summary.operations += reports
         return has_moved or reports > 0
 
     def finish_transfers(self) -> bool:
         """All that is under way is over now; whether there was anything."""
         completions = self.connector.get_all_finished() if self.connector is not None else ()
         self.engine.scheduler.update_from_workers(completions)
-        self.summary.operations += len(completions)
         return len(completions) > 0
 
     def _move(self) -> bool:
@@ -241,15 +239,18 @@ class _Run:
                 return True
         if not engine.unprocessed:
             return False
-        self.summary.operations += len(engine.process(self._outcome).entries)
+        self._process()
         return True
+
+    def _process(self) -> None:
+        self.summary.operations += len(self.engine.process(self._outcome).entries)
 
     def drain(self) -> None:
         """Aborts what is left and processes what is in flight."""
         for request_id in tuple(self.engine.scheduler.requests):
             self.engine.abort(request_id)
         while self.engine.unprocessed:
-            self.engine.process(self._outcome)
+            self._process()
         self.finish_transfers()
 
     def give_up_oldest(self) -> None:
@@ -312,8 +313,10 @@ def run_workload(
         check(run.engine)
     scheduler = run.engine.scheduler
     run.summary.preempted = scheduler.num_preemptions
-    run.summary.transfers, run.summary.failed_loads = scheduler.remote.transfers.num_started, scheduler.remote.num_failed_loads
-    run.summary.operations += run.summary.added + run.summary.aborted + run.summary.preempted + run.summary.transfers
+    transfers = scheduler.remote.transfers
+    run.summary.transfers, run.summary.failed_loads = transfers.num_started, scheduler.remote.num_failed_loads
+    # Every request that was added is finished now.
+    run.summary.operations += 2 * run.summary.added + run.summary.preempted + transfers.num_started + transfers.num_reported
     run.engine.end_recording()
     assert run.engine.is_idle
     assert not any(run.engine.pool_snapshot()), "a drained engine has given every block back"

@@ -18,9 +18,9 @@ from settled.model.events import (
 )
 from settled.model.monitor import sharing
 from settled.model.monitor.live import BadEventError, Live
+from settled.model.monitor.residency import FREED, REALLOCATED
 from settled.model.monitor.slots import AlignedWithDrafts, StateMask
 from settled.model.monitor.state import Entry, Note, Request
-from settled.model.monitor.violation import Loss
 
 PRUNE_CAUSES = frozenset({"window", "connector_finish"})
 
@@ -40,7 +40,7 @@ def allocate(live: Live, line: int, event: Allocate) -> None:
         else:
             references[block] = 1  # what that does for a block that is free and not cached, as most are
         if block in watches:
-            live.residency.lost(block, Loss.REALLOCATED, line, f"request {request.name}")
+            live.residency.lost(block, REALLOCATED, line, f"request {request.name}")
         if index == len(held) and not notes:
             held.append(block)
             table.held += 1
@@ -164,7 +164,7 @@ def _release_all(live: Live, line: int, request: Request, event: Release) -> lis
         elif not live.ledger.give_up(block):
             continue  # who shares it with the request's steps was told when they began to share
         if block in watches:
-            live.residency.lost(block, Loss.FREED, line)
+            live.residency.lost(block, FREED, line)
         freed.append(block)
     table.taken(low, high)
     return freed
@@ -227,7 +227,7 @@ def drop(live: Live, line: int, event: Drop) -> None:
     live.findings.saw_blocks = True
     freed = live.ledger.drop(event.holder, event.blocks, line)
     for block in freed:
-        live.residency.lost(block, Loss.FREED, line)
+        live.residency.lost(block, FREED, line)
     live.ledger.compare_freed(freed, event.freed, line, event.holder)
 
 

@@ -50,7 +50,7 @@ class TokenMask(Mask):
 
     def __init__(self, shape: Shape, block_size: int, formulas: Formulas) -> None:
         self.block_size = block_size
-        self._shape = shape
+        self._asks_all, self._asks_both_ends, self._asks_last = [shape is each for each in (Shape.ANY, Shape.ENDS, Shape.SUFFIX)]
         self.prunes_in_order = shape is not Shape.ANY
         self._reads_token = formulas.reads_token
         self.may_free_index = formulas.may_free
@@ -86,10 +86,10 @@ class TokenMask(Mask):
 
     def may_use_some(self, entry: Entry, group: int, first: int, last: int, lookahead: int) -> bool:
         last = min(last, (entry.start + entry.tokens + lookahead - 1) // self.block_size)
-        if first > last or self._shape is Shape.ANY:
+        if first > last or self._asks_all:
             return first <= last
         may_use = self.may_use(entry, group, last, lookahead)
-        return may_use or (self._shape is Shape.ENDS and self.may_use(entry, group, first, lookahead))
+        return may_use or (self._asks_both_ends and self.may_use(entry, group, first, lookahead))
 
     def written(self, entry: Entry, group: int, lookahead: int) -> range:
         first = (entry.start - entry.rejectable) // self.block_size
@@ -116,7 +116,7 @@ class TokenMask(Mask):
         """The first and the last position of the block at `index` that a step reads; `reads_index` says that there is one."""
         positions = range(index * self.block_size, min((index + 1) * self.block_size, start + tokens))
         reads = partial(self._reads_token, start, tokens)
-        if self._shape is Shape.ANY:
+        if self._asks_all:
             read = [token for token in positions if reads(token)]
             return read[0], read[-1]
         low, high = positions[0], positions[-1]
@@ -128,9 +128,9 @@ class TokenMask(Mask):
         """Whether a step may read a block at one of the indices from `first` to `end` - 1; False only if it reads none."""
         if first >= end:
             return False
-        if self._shape is Shape.ANY:
+        if self._asks_all:
             return True
-        return self.reads_index(start, tokens, end - 1) or (self._shape is Shape.ENDS and self.reads_index(start, tokens, first))
+        return self.reads_index(start, tokens, end - 1) or (self._asks_both_ends and self.reads_index(start, tokens, first))
 
     def absent(self, entry: Entry, group: int) -> Iterable[int]:
         start, tokens, table = entry.start, entry.tokens, entry.request.tables[group]
@@ -176,7 +176,7 @@ class TokenMask(Mask):
 
     def _lowest_read(self, query: int) -> int:
         """A position below which the query at `query` reads nothing; the highest such one where it reads the last keys only."""
-        if self._shape is not Shape.SUFFIX:
+        if not self._asks_last:
             return 0
         return bisect_left(range(query), True, key=partial(self._reads_token, query, 0))
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from settled.model.events import event
 from settled.model.monitor.violation import Violation
 from settled.model.properties import Contract, Property
 
@@ -22,7 +23,7 @@ class Verdict(StrEnum):
     UNDECIDED = "undecided"  # nothing is violated so far, but a part of the trace is missing, such as its end
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@event
 class PropertyResult:
     """One property under the contract of the report.
 

@@ -18,23 +18,23 @@ from settled.model.monitor.state import Entry, Note, Request, Suspect, Watch
 from settled.model.monitor.violation import Loss, Violation, tokens_text
 from settled.model.properties import Contract, Property
 
-# Which property a loss breaks, read by the step or written by it. A write into a free block harms nobody: `write_owned` is broken
-# when the block has a new owner. Tuples: an enumeration's hash costs more than a few comparisons.
-_READ = {
-    Contract.SETTLED: (Loss.FREED, Loss.REALLOCATED, Loss.ABSENT, Loss.LOADED_OVER),
-    Contract.STREAM_ORDER: (Loss.ABSENT, Loss.LOADED_OVER),
-    Contract.EVENT: (Loss.ABSENT, Loss.LOADED_OVER),
-}
-_WRITTEN = {
-    Contract.SETTLED: (Loss.REALLOCATED, Loss.ABSENT, Loss.LOADED_OVER, Loss.SHARED),
-    Contract.STREAM_ORDER: (Loss.ABSENT, Loss.LOADED_OVER, Loss.SHARED),
-    Contract.EVENT: (Loss.ABSENT, Loss.LOADED_OVER, Loss.SHARED),
+# A member of an enumeration, looked up through its class, costs as much as twenty global names.
+ABSENT, FREED, REALLOCATED, LOADED_OVER, SHARED = Loss
+READ_RESIDENT, ROLLBACK_RESIDENT, WRITE_OWNED = Property.READ_RESIDENT, Property.ROLLBACK_RESIDENT, Property.WRITE_OWNED
+
+# Whether a loss harms what a step reads (False), what it writes (True), or both. A write into a free block harms nobody: `write_owned` is
+# broken when the block has a new owner.
+_IN_STREAM_ORDER = {ABSENT: (False, True), FREED: (), REALLOCATED: (), LOADED_OVER: (False, True), SHARED: (True,)}
+_HARMED: dict[Contract, dict[Loss, tuple[bool, ...]]] = {
+    Contract.SETTLED: {**_IN_STREAM_ORDER, FREED: (False,), REALLOCATED: (False, True)},
+    Contract.STREAM_ORDER: _IN_STREAM_ORDER,
+    Contract.EVENT: _IN_STREAM_ORDER,
 }
 _HOW = {
-    Loss.FREED: "the block went back to the pool",
-    Loss.REALLOCATED: "the block was reallocated to {}",
-    Loss.LOADED_OVER: "{} could write into it, on a stream that does not wait for the step,",
-    Loss.SHARED: "{} held the block too, and no prefix-cache entry says that the same bytes are written",
+    FREED: "the block went back to the pool",
+    REALLOCATED: "the block was reallocated to {}",
+    LOADED_OVER: "{} could write into it, on a stream that does not wait for the step,",
+    SHARED: "{} held the block too, and no prefix-cache entry says that the same bytes are written",
 }
 
 
@@ -61,7 +61,7 @@ class LossFacts:
         """The violation in words."""
         note, (mask, start, tokens, lookahead) = self.note, self.span
         needed = mask.needed(start, tokens, self.table_index, lookahead, self.written)
-        if self.loss is Loss.ABSENT:
+        if self.loss is ABSENT:
             happened = _absent_text(self.block, note)
         else:
             happened = f"{_release_text(note)}{_HOW[self.loss].format(self.taken_by)} while the step was unprocessed"
@@ -105,9 +105,7 @@ class Residency:
         self._ledger = ledger
         self._lookahead = lookahead
         self._findings = findings
-        uses = ((False, _READ[findings.contract]), (True, _WRITTEN[findings.contract]))
-        # Whether a loss harms what a step reads (False), what it writes (True), or both.
-        self._harmed = {loss: tuple([written for written, harmful in uses if loss in harmful]) for loss in Loss}
+        self._harmed = _HARMED[findings.contract]
         self.watches: dict[int, list[Watch]] = {}  # block → the steps that may use it though their request has released it
         self.rollbacks: dict[str, _Rollback] = {}  # those that wait for a finish, or for an event that tells there is none
 
@@ -139,7 +137,7 @@ class Residency:
         if self._harmed[loss]:
             for watch in watches:
                 self.judge(watch, loss, line, taken_by)
-        if loss is Loss.REALLOCATED:
+        if loss is REALLOCATED:
             self.watches[block] = [Watch(watch.entry, watch.group, watch.table_index, block, watch.note, True) for watch in watches]
 
     def judge(self, watch: Watch, loss: Loss, line: int, taken_by: str | None = None) -> None:
@@ -166,14 +164,14 @@ class Residency:
             return
         if not self._ledger.has_content:
             reason = "a shared block is written, and no prefix-cache entries are recorded (no `content` in records)"
-            self._findings.cannot_decide(Property.WRITE_OWNED, reason)
+            self._findings.cannot_decide(WRITE_OWNED, reason)
             return
         same = self._ledger.same_bytes(entry.request.name, watch.group, watch.block, *written, ends_there=mask.keeps_states)
         if same is None:
             reason = "a shared block is written, and its prefix-cache entry does not tell whether it stands for the same tokens"
-            self._findings.cannot_decide(Property.WRITE_OWNED, reason)
+            self._findings.cannot_decide(WRITE_OWNED, reason)
         elif not same:
-            self.judge(watch, Loss.SHARED, line, taken_by)
+            self.judge(watch, SHARED, line, taken_by)
 
     def _is_overwritten(self, watch: Watch, mask: Mask) -> bool:
         """Whether a later step of the generation leaves another state in the block. Steps run in order: whoever uses the block from now
@@ -189,7 +187,7 @@ class Residency:
 
     def undecidable(self, reason: str) -> None:
         """A loss that the trace cannot show to be harmless or harmful."""
-        for name in (Property.READ_RESIDENT, Property.WRITE_OWNED):
+        for name in (READ_RESIDENT, WRITE_OWNED):
             self._findings.cannot_decide(name, reason)
 
     def settle(self, entry: Entry) -> None:
@@ -216,7 +214,7 @@ class Residency:
             if lowest >= table.clear_from and lengths[group] * mask.block_size >= end:
                 continue
             for index in mask.absent(entry, group):
-                self.judge(Watch(entry, group, index, entry.row_block(group, index), table.notes.get(index)), Loss.ABSENT, line)
+                self.judge(Watch(entry, group, index, entry.row_block(group, index), table.notes.get(index)), ABSENT, line)
 
     # ---- rollbacks ---------------------------------------------------------------------------------------------------
 
@@ -252,9 +250,9 @@ class Residency:
     def _report(self, watch: Watch, loss: Loss, line: int, taken_by: str | None, written: bool) -> None:
         entry, group, index, note = watch.entry, watch.group, watch.table_index, watch.note
         mask = _mask(entry.request, group)
-        name = Property.WRITE_OWNED if written else Property.READ_RESIDENT
-        if loss is Loss.ABSENT and not written and note and mask.may_free_index(index, note.computed):
-            name = Property.ROLLBACK_RESIDENT  # nothing needed the entry at the count on which it was released: a rollback made it needed
+        name = WRITE_OWNED if written else READ_RESIDENT
+        if loss is ABSENT and not written and note and mask.may_free_index(index, note.computed):
+            name = ROLLBACK_RESIDENT  # nothing needed the entry at the count on which it was released: a rollback made it needed
         cause = f"{loss._value_}[{note.cause if note else 'never released'}]"
         span = mask, entry.start, entry.tokens, self._lookahead
         facts = LossFacts(
@@ -283,7 +281,7 @@ class Residency:
             gone = f"{note.request} released it at line {note.line} ({note.cause})" if note else "nothing was ever kept there"
             self._findings.add(
                 Violation(
-                    property=Property.ROLLBACK_RESIDENT,
+                    property=ROLLBACK_RESIDENT,
                     contract=self._findings.contract,
                     line=found.line,
                     cause=f"released_before_rollback[{note.cause if note else 'never released'}]",

@@ -3,6 +3,9 @@
 Run it as `python tests/bench/monitor_speed.py`. There are three sources: the recorded traces of vLLM; runs of the reference, with its
 counters and cache entries; and wide steps, 64 decoding requests each, in one event a step. Each is decoded and watched ROUNDS times. A
 row gives events per second for decoding and for the monitor apart, and operations: one request in one schedule or process event.
+
+The last rows are runs of the reference: alone, with its events made and dropped, and under the monitor; there control events of requests
+are operations too, as `RunSummary.operations` counts them, and set-up and verdict are in the time.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from settled.reference.workload import random_workload, run_workload
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 ROUNDS = 9
 SEEDS, STEPS_A_RUN = 24, 100
+LIVE_STEPS = 300  # a run, of the reference under the monitor
 WIDTH, WIDE_STEPS, BLOCK_SIZE, WINDOW = 64, 150, 16, 64
 
 Trace = list[tuple[int, ev.Event]]
@@ -100,6 +104,32 @@ def watch(traces: list[Trace], contract: Contract) -> None:
         monitor.finish()
 
 
+def run_live(contract: Contract | None, *, recorded: bool = True) -> int:
+    """Runs the reference under the right discipline, each run under a monitor of its own if a contract is given; the operations done."""
+    done = 0
+    for seed in range(SEEDS):
+        monitors: list[Monitor] = []
+        lines = 0
+
+        def sink(event: ev.Event, monitors: list[Monitor] = monitors) -> None:
+            nonlocal lines
+            lines += 1
+            if isinstance(event, ev.Config):
+                monitors.append(Monitor(event, contract))
+            monitors[-1].feed(lines, event)
+
+        keep = sink if contract else _drop if recorded else None
+        # Contracts of ordered streams ask that loads wait on the device, which they do where there is no fence.
+        done += run_workload(random_workload(seed), fence=contract in (None, Contract.SETTLED), steps=LIVE_STEPS, sink=keep).operations
+        for monitor in monitors:
+            assert not any(result.count for result in monitor.finish().properties)
+    return done
+
+
+def _drop(event: ev.Event) -> None:
+    """A sink that keeps nothing."""
+
+
 def operations(traces: list[Trace]) -> int:
     """Requests in schedule and process events."""
     return sum(len(event.requests) for trace in traces for _, event in trace if isinstance(event, ev.Schedule | ev.Process))
@@ -127,6 +157,12 @@ def main() -> None:
         for what, run in rows:
             took = seconds(run)
             print(f"  {what:24} {events / took:10,.0f} events/s {entries / took:10,.0f} operations/s")
+    print(f"reference: {SEEDS} runs of {LIVE_STEPS} steps, medians of {ROUNDS} rounds")
+    live: list[tuple[str, Callable[[], int]]] = [("alone", lambda: run_live(None, recorded=False)), ("recorded", lambda: run_live(None))]
+    live += [(f"monitor, {contract}", lambda contract=contract: run_live(contract)) for contract in Contract]
+    for what, run in live:
+        done = run()
+        print(f"  {what:24} {done / seconds(run):10,.0f} operations/s")
 
 
 if __name__ == "__main__":

@@ -2,8 +2,9 @@
 
 Run it as `python tests/bench/random_steps.py --operations 500000`. Under each contract, the right discipline runs seeds 0, 1, 2, ...
 until so many operations are done; every kind, hybrids, prefix cache, fence and connector come up. Prints a row for each contract and
-exits with 1 if anything was violated. An operation is one request in one schedule or process event, or one event of its own: it is
-added, aborted, preempted, a transfer of it starts, or a worker reports it.
+exits with 1 if anything was violated. An operation is one request in one schedule or process event, or one control event of it: it is
+added, preempted, finished (aborts included), a transfer of it starts, or a worker reports it. Releases, allocations and other events of
+blocks are none. `monitor_speed.py` gives the speed on one core.
 """
 
 from __future__ import annotations

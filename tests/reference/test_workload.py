@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from settled.model.disciplines import DISCIPLINES, RIGHT, VLLM, Discipline
-from settled.model.events import Config, End, Event, Preempt, Release
+from settled.model.events import Add, Config, End, Event, Finish, Load, Loaded, Preempt, Process, Release, Schedule, Store, Stored
 from settled.model.monitor import Monitor, Verdict
 from settled.model.properties import Contract, Property
 from settled.reference.engine import Engine
@@ -145,6 +145,19 @@ def test_a_recorded_run_starts_with_its_config_and_ends_idle() -> None:
     assert all(spec.cap is not None for spec in events[0].groups)
     assert events[-1] == End(idle=True)
     assert sum(isinstance(event, Config | End) for event in events) == 2
+
+
+def test_operations_are_the_parts_of_steps_and_the_control_events() -> None:
+    """No event of blocks counts, and none of a request is left out."""
+    seen = set()
+    for seed in range(30):
+        events: list[Event] = []
+        summary = run_workload(random_workload(seed), steps=60, sink=events.append)
+        parts = sum(len(event.requests) for event in events if isinstance(event, Schedule | Process))
+        control = [event for event in events if isinstance(event, Add | Preempt | Finish | Load | Loaded | Store | Stored)]
+        assert summary.operations == parts + len(control)
+        seen |= {type(event) for event in control}
+    assert seen == {Add, Preempt, Finish, Load, Loaded, Store, Stored}
 
 
 def test_recording_changes_nothing() -> None:

@@ -36,6 +36,8 @@ from settled.model.values import leaves, rebuild
 from settled.reference.config import EngineConfig, StaleOutputMode
 from settled.reference.engine import Engine, Outcome
 
+pytestmark = pytest.mark.slow
+
 SLOTS = 6
 
 

@@ -17,7 +17,11 @@ BLOCK = re.compile(r"^```console\n\$ settled (?P<arguments>[^\n]*)\n(?P<output>.
 SHOWN = [(match["arguments"], match["output"]) for match in BLOCK.finditer((ROOT / "README.md").read_text(encoding="utf-8"))]
 
 
-@pytest.mark.parametrize(("arguments", "expected"), SHOWN, ids=[arguments for arguments, _ in SHOWN])
+SLOW = {"weigh"}
+CASES = [pytest.param(*shown, id=shown[0], marks=[pytest.mark.slow] if shown[0] in SLOW else []) for shown in SHOWN]
+
+
+@pytest.mark.parametrize(("arguments", "expected"), CASES)
 def test_the_readme_shows_what_is_printed(arguments: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """`...` stands for anything, white space at line ends does not count."""
     monkeypatch.chdir(ROOT)

@@ -37,6 +37,8 @@ from settled.proofs.refutations import CONSEQUENCES, REFUTATIONS
 from settled.proofs.residency import GENERIC
 from settled.proofs.weighing import COLUMNS, IN_FLIGHT, SEARCHED, Cell, Prover, Weighing, Word
 
+pytestmark = pytest.mark.slow
+
 WEIGHING = Weighing(Z3())
 
 

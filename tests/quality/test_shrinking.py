@@ -25,6 +25,8 @@ from settled.reference.engine import Engine, Outcome
 from settled.reference.plan import PlanError
 from settled.reference.scheduler import SchedulerError
 
+pytestmark = pytest.mark.slow
+
 # Left out: a write of a null entry, of five decisions of which one rejects a whole window, too rare for random decisions; what needs a
 # chunk held back, or a prompt that ends at the right place, which shrinking undoes at the price of decisions: a state kind, and the
 # rollbacks of four events.

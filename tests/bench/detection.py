@@ -50,6 +50,9 @@ ROWS: tuple[tuple[str, Property | str, Contract], ...] = (
     ("cap-without-in-flight", Property.HELD_BOUNDED, Contract.SETTLED),
     ("null-at-allocation", Property.READ_RESIDENT, Contract.STREAM_ORDER),
     ("null-at-allocation", Property.WRITE_OWNED, Contract.STREAM_ORDER),
+    ("keeps-one", Property.HELD_BOUNDED, Contract.SETTLED),
+    ("drafts-unpruned", Property.HELD_BOUNDED, Contract.SETTLED),
+    ("discard-flag", Property.COUNTERS_SYMMETRIC, Contract.SETTLED),
 )
 
 

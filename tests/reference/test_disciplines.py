@@ -12,18 +12,16 @@ from settled.model.disciplines import (
     NULL_AT_ALLOCATION,
     OPTIMISTIC,
     POOL_FENCE,
-    PREEMPT_FENCED,
     RIGHT,
     Discipline,
 )
-from settled.model.events import Allocate, Config, Drop, Event, Hold, Preempt, Release
+from settled.model.events import Allocate, Config, Drop, Event, Hold, Release
 from settled.model.monitor import Monitor
 from settled.model.properties import Contract, Property
-from settled.model.specs import FullAttentionSpec, SlidingWindowSpec
+from settled.model.specs import SlidingWindowSpec
 from settled.reference.admission import with_caps
-from settled.reference.config import EngineConfig, StaleOutputMode
+from settled.reference.config import EngineConfig
 from settled.reference.engine import Engine, Outcome
-from settled.reference.scheduler import SchedulerError
 
 WINDOW = EngineConfig(
     groups=(SlidingWindowSpec(block_size=4, window=4),),
@@ -109,40 +107,6 @@ def test_no_fence_behind_a_prune_helps_a_rollback(discipline: Discipline) -> Non
     engine.process()
     assert judge(events)[Property.ROLLBACK_RESIDENT] > 0
     assert Property.READ_RESIDENT not in judge(events)
-
-
-# ---- preempting what is fenced -----------------------------------------------------------------------------------------
-
-
-def test_preempting_fenced_requests_frees_nothing_and_can_go_on_for_ever() -> None:
-    """Two prompts fill the pool. The first to decode preempts the other, gains nothing, and preempts itself; both start over.
-
-    The right discipline waits one step: then the preemption frees at once, and both requests end.
-    """
-    config = EngineConfig(
-        groups=(FullAttentionSpec(block_size=2),),
-        num_blocks=4,
-        max_in_flight_steps=2,
-        max_num_batched_tokens=8,
-        max_num_seqs=2,
-        max_model_len=6,
-        stale_output_mode=StaleOutputMode.DROP,
-    )
-    steps = run_both(Engine(config))
-    assert steps == 7
-    events: list[Event] = []
-    engine = Engine(replace(config, discipline=PREEMPT_FENCED), events.append)
-    with pytest.raises(SchedulerError, match="requests are left after 200 steps"):
-        run_both(engine)
-    assert engine.scheduler.num_preemptions > 200
-    assert not any(isinstance(event, Release) and event.cause == "preempt" for event in events), "none of them freed a block"
-    assert sum(isinstance(event, Preempt) for event in events) == engine.scheduler.num_preemptions
-
-
-def run_both(engine: Engine) -> int:
-    engine.add_request("a", 2)
-    engine.add_request("b", 2)
-    return engine.run_to_idle(steps_max=200)
 
 
 # ---- caps and tables without the tokens in flight ----------------------------------------------------------------------

@@ -1,0 +1,1 @@
+"""Engines behind one protocol: the reference, and unmodified schedulers of real releases."""

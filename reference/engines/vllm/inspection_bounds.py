@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 from settled.reference.engines.protocol import Anomaly
 from settled.reference.engines.vllm.inspection_view import View, held
@@ -27,6 +27,14 @@ def caps(view: View) -> Iterator[Anomaly]:
                 yield Anomaly(HELD_BOUNDED, f"above_cap[{kind}]", what)
 
 
+class Admission(NamedTuple):
+    """What the gate counted for a request: blocks of each group for its `tokens`, of which it found some computed already (`has_hit`)."""
+
+    blocks: tuple[int, ...]
+    tokens: int
+    has_hit: bool
+
+
 class Gate:
     """Listens to the admission gate: the blocks of each group that it counted for the request that it let in.
 
@@ -37,7 +45,8 @@ class Gate:
     def __init__(self, view: View) -> None:
         self._view = view
         self._asked: list[int] | None = None  # blocks of each group counted for the request at the gate, while it is asked
-        self.counted: dict[str, tuple[tuple[int, ...], int]] = {}  # by request: blocks of each group; tokens that they are for
+        self._has_hit = False  # whether the request that is asked found tokens computed
+        self.counted: dict[str, Admission] = {}  # by request
         for group, manager in enumerate(view.managers):
             self._listen_to(group, manager)
         self._guard("allocate_slots")
@@ -52,6 +61,7 @@ class Gate:
             if self._asked is not None and keywords.get("apply_admission_cap"):
                 hits = keywords["new_computed_blocks"] if "new_computed_blocks" in keywords else args[1]
                 shared = len([block for block in hits if block.ref_cnt and not block.is_null])
+                self._has_hit = bool(keywords["total_computed_tokens"] if "total_computed_tokens" in keywords else args[2])
                 self._asked[group] = answer + shared + held(manager.req_to_blocks.get(request_id, ()))
             return answer
 
@@ -70,7 +80,7 @@ class Gate:
                 answer = original(request, *args, **keywords)
                 if answer is not None and answer is not False and min(self._asked) >= 0:
                     tokens = min(request.num_tokens, owner.max_model_len)
-                    self.counted[request.request_id] = tuple(self._asked), tokens
+                    self.counted[request.request_id] = Admission(tuple(self._asked), tokens, self._has_hit)
             finally:
                 self._asked = None
             return answer
@@ -82,12 +92,19 @@ class Gate:
         view = self._view
         for request_id in [known for known in self.counted if known not in view.requests]:
             del self.counted[request_id]
-        for request_id, (counted, tokens) in self.counted.items():
-            if view.requests[request_id].num_computed_tokens > tokens:
+        for request_id, admission in self.counted.items():
+            if view.requests[request_id].num_computed_tokens > admission.tokens:
                 continue
-            tables: Sequence[Any] = [manager.req_to_blocks.get(request_id, ()) for manager in view.managers]
-            for group, (count, table) in enumerate(zip(counted, tables, strict=True)):
-                if held(table) > count:
-                    kind = view.kinds[group]
-                    what = f"request {request_id} was admitted with {count} blocks of group {group} ({kind}) for its {tokens} tokens"
-                    yield Anomaly(ADMISSION_PROGRESS, f"gate_undercounts[{kind}]", f"{what}, and holds {held(table)}")
+            for group, manager in enumerate(view.managers):
+                count = held(manager.req_to_blocks.get(request_id, ()))
+                if count > admission.blocks[group]:
+                    cause = f"gate_undercounts[{view.kinds[group]}{self._why(admission, group, count)}]"
+                    what = f"request {request_id} was admitted with {admission.blocks[group]} blocks of group {group} ({view.kinds[group]})"
+                    yield Anomaly(ADMISSION_PROGRESS, cause, f"{what} for its {admission.tokens} tokens, and holds {count}")
+
+    def _why(self, admission: Admission, group: int, count: int) -> str:
+        """What the gate leaves out, if it is plain: the slots past a step's tokens, or a cap from which what a hit skips is subtracted."""
+        in_lookahead = -(-self._view.lookahead // self._view.managers[group].block_size)
+        if count - admission.blocks[group] <= in_lookahead:
+            return ", lookahead"
+        return ", behind a hit" if admission.has_hit else ""

@@ -35,12 +35,15 @@ def _in_flight(request: Any, tokens: Sequence[int]) -> Iterator[Anomaly]:
 
 
 def _settled(request: Any, tokens: Sequence[int]) -> Iterator[Anomaly]:
-    """Steps may run ahead of the request's tokens only by what they sample themselves."""
-    computed = request.num_computed_tokens
-    live = (in_flight(request) or 0) - (stale(request) or 0)
-    if not 0 <= computed - live <= request.num_tokens:
-        what = f"request {request.request_id} counts {computed} computed tokens, {live} of them in flight, and has {request.num_tokens}"
-        yield Anomaly(COUNTERS_SYMMETRIC, "computed", what)
+    """What is settled, the request has: steps in flight run ahead of its tokens by what they sample themselves."""
+    computed, ahead, counted_stale = request.num_computed_tokens, in_flight(request) or 0, stale(request)
+    # Before 0.29 nothing tells which tokens in flight are stale: then what is settled lies between these two.
+    least, most = (computed - ahead, computed) if counted_stale is None else [computed - (ahead - counted_stale)] * 2
+    if most < 0 or least > request.num_tokens:
+        what = (
+            f"request {request.request_id} counts {computed} computed tokens, {ahead} tokens in flight, {counted_stale or 0} of them stale"
+        )
+        yield Anomaly(COUNTERS_SYMMETRIC, "computed", f"{what}, and has {request.num_tokens} tokens")
     placeholders = getattr(request, "num_output_placeholders", 0)
     if placeholders < 0 or (placeholders and not tokens):
         what = f"request {request.request_id} awaits {placeholders} tokens of {len(tokens)} unprocessed steps"

@@ -19,8 +19,9 @@ def counters(view: View, steps: Steps) -> Iterator[Anomaly]:
     """A request's tokens in flight are those of its unprocessed steps; the stale ones are of the oldest; what is settled, it has."""
     for request_id, request in view.requests.items():
         tokens = [step[request_id] for step in steps if request_id in step]
-        yield from _in_flight(request, tokens)
-        if not request.is_finished():
+        wrong = list(_in_flight(request, tokens))
+        yield from wrong
+        if not wrong and not request.is_finished():
             yield from _settled(request, tokens)
 
 
@@ -36,7 +37,7 @@ def _in_flight(request: Any, tokens: Sequence[int]) -> Iterator[Anomaly]:
 
 def _settled(request: Any, tokens: Sequence[int]) -> Iterator[Anomaly]:
     """What is settled, the request has: steps in flight run ahead of its tokens by what they sample themselves."""
-    computed, ahead, counted_stale = request.num_computed_tokens, in_flight(request) or 0, stale(request)
+    computed, ahead, counted_stale = request.num_computed_tokens, sum(tokens), stale(request)
     # Before 0.29 nothing tells which tokens in flight are stale: then what is settled lies between these two.
     least, most = (computed - ahead, computed) if counted_stale is None else [computed - (ahead - counted_stale)] * 2
     if most < 0 or least > request.num_tokens:

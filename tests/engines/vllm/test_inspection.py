@@ -369,7 +369,7 @@ def test_every_request_finishes_within_the_bound() -> None:
 def test_a_request_that_never_finishes_is_told_by_the_bound(chunk: int, keys: dict[str, Any], num_blocks: int, prompt_tokens: int) -> None:
     """Start-up sizing counts ceil(min(X + M, L) / B) blocks for chunked local: where B does not divide X, a request may need one more."""
     setup = setup_of(ChunkedLocalAttentionSpec(block_size=16, chunk=chunk), max_num_seqs=1, max_model_len=64, num_blocks=num_blocks, **keys)
-    assert VllmFactory().min_num_blocks(setup) == num_blocks  # the start-up check accepts the pool
+    assert VllmFactory().min_num_blocks(setup) <= num_blocks  # the start-up check accepts the pool; older ones forget the null block
     live = Live(setup)
     live.add("A", prompt_tokens, 64)
     assert not live.drain(steps_to_finish_max(live.scheduler, live.engine.max_in_flight_steps))

@@ -163,7 +163,7 @@ def _lose_a_deferred_free(live: Live) -> None:
 
 def _forget_to_drain(live: Live) -> None:
     live.engine.abort("A")
-    fence, blocks = live.scheduler.deferred_frees.pop()
+    _, blocks = live.scheduler.deferred_frees.pop()
     live.scheduler.deferred_frees.append((live.scheduler.processed_step_seq, blocks))
 
 

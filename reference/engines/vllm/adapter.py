@@ -12,6 +12,7 @@ from typing import Any
 from settled.reference.engines.operations import FIRST_TOKEN, STOP_TOKEN, VOCABULARY_SIZE
 from settled.reference.engines.protocol import Anomaly, Chooser, Ending, NewRequest, Sink, StepRequest, TransferPart
 from settled.reference.engines.setup import EngineSetup, SetupError
+from settled.reference.engines.vllm.inspection import Inspector
 from settled.reference.engines.vllm.recording import SchedulerRecorder
 from settled.reference.engines.vllm.releases import Release, installed_release
 from settled.reference.engines.vllm.startup import min_num_blocks, start
@@ -52,6 +53,7 @@ class VllmEngine:
                 self.scheduler, self.vllm_config, sink, engine=release.name, max_in_flight_steps=self.max_in_flight_steps
             )
         self.workers = workers_of(self.scheduler, release, self.recorder)
+        self._inspector = Inspector(self.scheduler)
         self._hasher = started.hasher
         self._unprocessed: deque[Step] = deque()
         self._steps = 0  # scheduled so far
@@ -184,8 +186,10 @@ class VllmEngine:
     # ---- state -------------------------------------------------------------------------------------------------------
 
     def inspect(self) -> Sequence[Anomaly]:
-        """Compares the live objects with each other."""
-        return []
+        """Compares the live objects with each other and with the unprocessed steps; of an idle engine, what its requests left behind too."""
+        if self.is_idle and not self.scheduler.has_requests():
+            return self._inspector.at_idle()
+        return self._inspector.inspect([{row.request_id: row.tokens for row in step.rows} for step in self._unprocessed])
 
     @property
     def is_idle(self) -> bool:

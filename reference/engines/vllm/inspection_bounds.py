@@ -21,10 +21,11 @@ def caps(view: View) -> Iterator[Anomaly]:
         for request_id, table in manager.req_to_blocks.items():
             count = held(table)
             if count > cap:
+                why = ", lookahead" if view.lookahead > 1 else ""  # for one slot more, as each step has, the caps leave room
                 what = (
                     f"request {request_id} holds {count} blocks of group {group} ({kind}), and start-up sizing counts {cap} for a request"
                 )
-                yield Anomaly(HELD_BOUNDED, f"above_cap[{kind}]", what)
+                yield Anomaly(HELD_BOUNDED, f"above_cap[{kind}{why}]", what)
 
 
 class Admission(NamedTuple):

@@ -186,7 +186,7 @@ class VllmEngine:
     # ---- state -------------------------------------------------------------------------------------------------------
 
     def inspect(self) -> Sequence[Anomaly]:
-        """Compares the live objects with each other and with the unprocessed steps; of an idle engine, what its requests left behind too."""
+        """Compares the live objects with each other and with the unprocessed steps; at idle also looks for what requests left behind."""
         if self.is_idle and not self.scheduler.has_requests():
             return self._inspector.at_idle()
         return self._inspector.inspect([{row.request_id: row.tokens for row in step.rows} for step in self._unprocessed])

@@ -21,7 +21,7 @@ def caps(view: View) -> Iterator[Anomaly]:
         for request_id, table in manager.req_to_blocks.items():
             count = held(table)
             if count > cap:
-                why = ", lookahead" if view.lookahead > 1 else ""  # for one slot more, as each step has, the caps leave room
+                why = ", lookahead" if view.lookahead_of(group) > 1 else ""  # for one slot more, as each step has, the caps leave room
                 what = (
                     f"request {request_id} holds {count} blocks of group {group} ({kind}), and start-up sizing counts {cap} for a request"
                 )
@@ -105,7 +105,7 @@ class Gate:
 
     def _why(self, admission: Admission, group: int, count: int) -> str:
         """What the gate leaves out, if it is plain: the slots past a step's tokens, or a cap from which what a hit skips is subtracted."""
-        in_lookahead = -(-self._view.lookahead // self._view.managers[group].block_size)
+        in_lookahead = -(-self._view.lookahead_of(group) // self._view.managers[group].block_size)
         if count - admission.blocks[group] <= in_lookahead:
             return ", lookahead"
         return ", behind a hit" if admission.has_hit else ""

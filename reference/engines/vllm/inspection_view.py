@@ -29,8 +29,12 @@ class View:
         self.kv_cache_manager = scheduler.kv_cache_manager
         self.managers: Sequence[Any] = scheduler.kv_cache_manager.coordinator.single_type_managers
         self.pool = scheduler.kv_cache_manager.block_pool
-        self.lookahead: int = scheduler.num_lookahead_tokens  # slots that a step may write past its tokens
+        self.lookahead: int = scheduler.num_lookahead_tokens
         self.kinds = tuple([_kind(manager.kv_cache_spec) for manager in self.managers])
+
+    def lookahead_of(self, group: int) -> int:
+        """Slots that a step may write past its tokens in a group; states have none."""
+        return 0 if self.kinds[group].startswith("mamba") else self.lookahead
 
     @property
     def requests(self) -> Mapping[str, Any]:

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
-from live import HYBRID, B, Live, mid_run, setup_of
-
-from settled.model.specs import ChunkedLocalAttentionSpec
-from settled.reference.engines.vllm.adapter import VllmFactory
-from settled.reference.engines.vllm.inspection_progress import steps_to_finish_max
+from live import B, Live, mid_run, setup_of
 
 
 def test_nothing_is_wrong_in_mid_run_and_at_idle() -> None:
@@ -303,7 +298,7 @@ def test_a_gate_that_counts_too_little() -> None:
     assert live.causes() == {"gate_undercounts[full]", "gate_undercounts[sliding_window]"}
 
 
-# ---- idle, and before ----------------------------------------------------------------------------------------------
+# ---- idle -------------------------------------------------------------------------------------------------------
 
 
 def _leave_request(live: Live) -> None:
@@ -348,32 +343,3 @@ def test_what_is_left_at_idle(cause: str) -> None:
     found = {anomaly.cause.replace("AsyncScheduler", "Scheduler") for anomaly in live.inspector.at_idle()}
     assert cause in found
     assert found <= {cause, *beside}
-
-
-def test_every_request_finishes_within_the_bound() -> None:
-    live = Live(setup_of(*HYBRID, num_blocks=28, max_model_len=128))
-    for number in range(4):
-        live.add(f"r{number}", 60 + number, 128)
-    assert live.drain(steps_to_finish_max(live.scheduler, live.engine.max_in_flight_steps))
-
-
-@pytest.mark.parametrize(
-    ("chunk", "keys", "num_blocks", "prompt_tokens"),
-    [
-        # One step of 17 tokens from 16 on: the chunk's tokens from 12 on stand in block 0, and those up to 32 in blocks 1 and 2.
-        (6, {"async_scheduling": False, "max_num_batched_tokens": 17}, 3, 33),
-        # Two steps of 4 tokens, and a chunk from 24 to 47: blocks 1 and 2, and block 3 for token 48.
-        (24, {"async_scheduling": True, "max_num_batched_tokens": 4}, 3, 1),
-    ],
-)
-def test_a_request_that_never_finishes_is_told_by_the_bound(chunk: int, keys: dict[str, Any], num_blocks: int, prompt_tokens: int) -> None:
-    """Start-up sizing counts ceil(min(X + M, L) / B) blocks for chunked local: where B does not divide X, a request may need one more."""
-    setup = setup_of(ChunkedLocalAttentionSpec(block_size=16, chunk=chunk), max_num_seqs=1, max_model_len=64, num_blocks=num_blocks, **keys)
-    assert VllmFactory().min_num_blocks(setup) <= num_blocks  # the start-up check accepts the pool; older ones forget the null block
-    live = Live(setup)
-    live.add("A", prompt_tokens, 64)
-    assert not live.drain(steps_to_finish_max(live.scheduler, live.engine.max_in_flight_steps))
-    assert live.request("A").num_preemptions > 5
-    roomy = Live(replace(setup, num_blocks=num_blocks + 1))
-    roomy.add("A", prompt_tokens, 64)
-    assert roomy.drain(steps_to_finish_max(roomy.scheduler, roomy.engine.max_in_flight_steps))

@@ -1,4 +1,4 @@
-"""Helpers of a test folder are imported by their plain name. Where vLLM is not installed, tests that drive it are left out and said to be."""
+"""Helpers of a test folder are imported by their plain name. Tests that drive vLLM are left out, aloud, where it is not installed."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from settled.model.specs import FullAttentionSpec, KVCacheSpec, SlidingWindowSpec
@@ -11,6 +12,7 @@ from settled.reference.engines.protocol import Offer, Outcome, StepRequest
 from settled.reference.engines.setup import ConnectorSetup, EngineSetup
 from settled.reference.engines.vllm.adapter import VllmFactory
 from settled.reference.engines.vllm.inspection import Inspector
+from settled.reference.engines.vllm.inspection_view import View
 
 B = 16  # tokens of a block, throughout
 HYBRID = (FullAttentionSpec(block_size=B), SlidingWindowSpec(block_size=B, window=2 * B))
@@ -19,6 +21,14 @@ HYBRID = (FullAttentionSpec(block_size=B), SlidingWindowSpec(block_size=B, windo
 def setup_of(*groups: KVCacheSpec, **keys: Any) -> EngineSetup:
     defaults: dict[str, Any] = {"num_blocks": 64, "max_num_batched_tokens": 64, "max_num_seqs": 8, "max_model_len": 256}
     return EngineSetup(groups=groups or HYBRID, **{**defaults, **keys})
+
+
+def smallest_pool(setup: EngineSetup) -> int:
+    """Blocks of the smallest pool that start-up accepts, and the null block, which older releases forget there."""
+    factory = VllmFactory()
+    scheduler: Any = factory.create(replace(setup, num_blocks=200), None).scheduler
+    counted = sum(View(scheduler).sizing_cap(group) for group in range(len(setup.groups)))
+    return max(factory.min_num_blocks(setup), counted + 1)
 
 
 def accept_none(request: StepRequest) -> Outcome:

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+from live import smallest_pool
 
 from settled.model.specs import ChunkedLocalAttentionSpec, FullAttentionSpec, KVCacheSpec, MambaSpec, SlidingWindowSpec
 from settled.reference.engines.operations import Abort, Add, Process, Report, Schedule, play
@@ -81,7 +82,7 @@ def _drain(engine: VllmEngine) -> bool:
 @pytest.mark.parametrize("room", [0, 12])
 def test_random_runs_show_nothing_new(name: str, room: int) -> None:
     factory = VllmFactory()
-    setup = replace(SETUPS[name], num_blocks=factory.min_num_blocks(SETUPS[name]) + room)
+    setup = replace(SETUPS[name], num_blocks=smallest_pool(SETUPS[name]) + room)
     found: Counter[str] = Counter()
     for seed in range(8):
         rng, engine = random.Random(seed), factory.create(setup, None)

@@ -122,7 +122,7 @@ def run_one(discipline: Discipline, contract: Contract, numbers: bytes, *, as_js
     result = run_case(case, contract=contract)
     code = Exit.VIOLATED if result.found else Exit.UNKNOWN if result.is_undecided else Exit.HOLDS
     if as_json:
-        told = [{**each.key._asdict(), "decision": each.decision, "sentence": each.sentence} for each in result.found.values()]
+        told = [{**each.key._asdict(), "decision": each.place, "sentence": each.sentence} for each in result.found.values()]
         click.echo(json.dumps({"case": numbers.hex(), "events": result.num_events, "found": told, "exit_code": int(code)}, indent=2))
         return code
     console = make_console()
@@ -136,10 +136,10 @@ def run_one(discipline: Discipline, contract: Contract, numbers: bytes, *, as_js
     for number, decision in enumerate(case.decisions):
         console.print(f"{number:4} {_words(decision)}", markup=False)
         for found in result.found.values():
-            if found.decision == number:
+            if found.place == number:
                 console.print(f"     [bold red]{found.key.property}[/] ({escape(found.key.cause)}): {escape(found.sentence)}")
     for found in result.found.values():
-        if found.decision == len(case.decisions):
+        if found.place == len(case.decisions):
             console.print(f" end [bold red]{found.key.property}[/] ({escape(found.key.cause)}): {escape(found.sentence)}")
     console.print(f"{result.num_events} events; exit code {int(code)}")
     return code

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from settled.model.events import Config, Event
 from settled.model.monitor import Monitor, Violation
@@ -70,3 +70,12 @@ class Watched:
         key = Key(violation.property, violation.cause, kind)
         if key not in self.found:
             self.found[key] = Found(key, self.place, violation.line, violation.sentence())
+
+
+def key_of(raw: dict[str, Any]) -> Key:
+    """A key from plain values. Raises KeyError, TypeError."""
+    key = Key(raw["property"], raw["cause"], raw["kind"])
+    for field, word in key._asdict().items():
+        if not isinstance(word, str):
+            raise TypeError(f"{field} is {word!r}, expected text")
+    return key

@@ -19,7 +19,7 @@ from settled.model.trace_io import encode_event
 from settled.proofs.folder import CorpusError, Folder, file_name
 from settled.proofs.fuzzing.running import run_case
 from settled.proofs.plain_specs import spec_as_dict, spec_of
-from settled.proofs.watching import Key
+from settled.proofs.watching import Key, key_of
 from settled.reference.admission import check_pool_size
 from settled.reference.config import EngineConfig, StaleOutputMode
 from settled.reference.decisions import SORTS, Decision
@@ -115,7 +115,7 @@ def _read(path: Path) -> Entry:
         return Entry(
             discipline=discipline,
             contract=Contract(raw["contract"]),
-            key=_key_of(raw),
+            key=key_of(raw),
             case=Case(_config_of(raw["config"], discipline), decisions, bytes.fromhex(raw["case"])),
             sentence=raw["sentence"],
             seed=raw["seed"],
@@ -125,14 +125,6 @@ def _read(path: Path) -> Entry:
         raise CorpusError(f"{path}: {error} is missing or unknown") from error
     except (ValueError, TypeError) as error:
         raise CorpusError(f"{path}: not a finding of this version: {error}") from error
-
-
-def _key_of(raw: dict[str, Any]) -> Key:
-    key = Key(raw["property"], raw["cause"], raw["kind"])
-    for field, word in key._asdict().items():
-        if not isinstance(word, str):
-            raise TypeError(f"{field} is {word!r}, expected text")
-    return key
 
 
 def _decision(name: str, values: list[int]) -> Decision:

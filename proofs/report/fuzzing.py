@@ -16,16 +16,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress as Bar
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from settled.model.disciplines import Discipline
 from settled.model.properties import Contract
 from settled.proofs.cli.ending import EXIT_INTERRUPTED
 from settled.proofs.fuzzing.campaign import Campaign, Plan, Progress, Told
 from settled.proofs.fuzzing.corpus import Corpus, Entry, as_dict
-from settled.proofs.fuzzing.coverage import PAIR, Feature
+from settled.proofs.fuzzing.coverage import Feature, by_section
 from settled.proofs.fuzzing.running import run_case
 from settled.proofs.report.console import make_console
+from settled.proofs.report.reached import print_coverage
 from settled.proofs.runner import Exit
 from settled.reference.decisions import Decision
 from settled.reference.decoder import ConfigSpace, decode
@@ -183,7 +183,7 @@ def _print_summary(session: _Session, seed: int, seconds: float) -> None:
     for progress in session.done.values():
         total += progress.coverage
     if total:
-        _print_coverage(session.console, total)
+        print_coverage(session.console, total)
     for name, progress in session.done.items():
         first = "" if progress.operations_to_first is None else f", the first after {progress.operations_to_first} operations"
         session.console.print(
@@ -194,20 +194,6 @@ def _print_summary(session: _Session, seed: int, seconds: float) -> None:
     still = sum(still for _, still in session.kept)
     kept = f"; of {len(session.kept)} kept findings {still} still violated" if session.kept else ""
     session.console.print(f"contract {session.contract}, seed {seed}, {seconds:.1f} s{kept}; exit code {int(session.exit)}")
-
-
-def _print_coverage(console: Console, total: Counter[Feature]) -> None:
-    """A row a section; what is frequent comes first."""
-    table = Table("reached", "how often")
-    sections: dict[str, list[str]] = {}
-    for feature, times in total.most_common():
-        if feature.section != PAIR:
-            sections.setdefault(feature.section, []).append(f"{feature.what} {times}")
-    for section, told in sorted(sections.items()):
-        table.add_row(section, escape(", ".join(told)))
-    pairs = sum(feature.section == PAIR for feature in total)
-    table.add_row(PAIR, f"{pairs} different ones, one directly after the other")
-    console.print(table)
 
 
 def _report(session: _Session, seed: int, code: int) -> dict[str, Any]:
@@ -223,16 +209,9 @@ def _report(session: _Session, seed: int, code: int) -> dict[str, Any]:
                 "undecided": progress.undecided,
                 "operations_to_first": progress.operations_to_first,
                 "findings": [as_dict(entry) for entry in progress.entries.values()],
-                "coverage": _by_section(progress.coverage),
+                "coverage": by_section(progress.coverage),
             }
             for name, progress in session.done.items()
         },
         "exit_code": int(code),
     }
-
-
-def _by_section(coverage: Counter[Feature]) -> dict[str, dict[str, int]]:
-    sections: dict[str, dict[str, int]] = {}
-    for (section, what), times in sorted(coverage.items()):
-        sections.setdefault(section, {})[what] = times
-    return sections

@@ -1,0 +1,167 @@
+"""One workload on one engine, under the monitor, served until the engine is idle."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from settled.model.events import Event
+from settled.model.properties import Contract
+from settled.model.trace_io import TraceError
+from settled.proofs.hunting.coverage import HuntCoverage
+from settled.proofs.hunting.faults import CPU_SECONDS_MAX, HangError, HarnessError, fault_of, watchdog
+from settled.proofs.watching import Found, Key, Watched, Watcher
+from settled.reference.engines.operations import Add, Schedule, Workload, play
+from settled.reference.engines.protocol import Ending, Engine, EngineFactory, Outcome, StepRequest
+from settled.reference.engines.setup import SetupError
+
+ADMISSION_PROGRESS = "admission_progress"
+QUIET_ROUNDS_MAX = 4  # rounds without any progress after which an engine is stuck
+_ROUNDS_MIN = 64
+_ROUNDS_A_TOKEN = 4
+
+
+@dataclass(slots=True)
+class Run:
+    """What a workload came to. `steps` counts scheduled ones; `is_undecided`: the monitor could not judge all of it.
+
+    `events` is empty unless they were asked for.
+    """
+
+    found: dict[Key, Found] = field(default_factory=dict)
+    operations: int = 0
+    steps: int = 0
+    num_events: int = 0
+    is_undecided: bool = False
+    events: list[Event] = field(default_factory=list)
+
+
+def run_workload(
+    factory: EngineFactory,
+    workload: Workload,
+    *,
+    contract: Contract | None = None,
+    until: Key | None = None,
+    inspects: bool = True,
+    keep_events: bool = False,
+    coverage: HuntCoverage | None = None,
+    cpu_seconds_max: float = CPU_SECONDS_MAX,
+) -> Run:
+    """Plays the operations, then serves what is left until the engine is idle; stops early once `until` is found.
+
+    `contract` None: by the configuration, `settled` with a KV consumer and `stream_order` without. `inspects`: the live objects are
+    compared after every operation. Raises SetupError if the engine does not accept the setup, HarnessError for a fault that is not the
+    engine's.
+    """
+    result = Run()
+    listeners: list[Watcher] = [] if coverage is None else [coverage.listen]
+    if keep_events:
+        listeners.append(result.events.append)
+    if coverage is not None:
+        coverage.begin(workload)
+    watched = Watched(contract, listeners)
+    served: _Served | None = None
+    try:
+        with watchdog(cpu_seconds_max):
+            served = _Served(factory.create(workload.setup, watched), workload, watched, result, coverage, inspects, until)
+            served.play()
+            served.serve()
+            served.engine.end()
+    except _EnoughError:
+        pass
+    except TraceError as error:
+        raise HarnessError(f"the recorded trace is impossible: {error}") from error
+    except (Exception, HangError) as error:
+        if served is None and isinstance(error, SetupError):
+            raise
+        watched.note(*fault_of(error))
+    else:
+        served = None  # it has ended
+        result.is_undecided = watched.is_undecided()
+    if served is not None:
+        served.end_anyhow()
+    result.found, result.num_events = watched.found, watched.num_events
+    return result
+
+
+class _EnoughError(Exception):
+    """What was looked for is found."""
+
+
+@dataclass(slots=True)
+class _Served:
+    """A workload that an engine is serving."""
+
+    engine: Engine
+    workload: Workload
+    watched: Watched
+    result: Run
+    coverage: HuntCoverage | None
+    inspects: bool
+    until: Key | None
+
+    def play(self) -> None:
+        """Does the operations that can be done."""
+        watched, operations = self.watched, self.workload.operations
+        for watched.place, operation in enumerate(operations):
+            if play(self.engine, operation):
+                self._done(is_step=isinstance(operation, Schedule))
+                if self.coverage is not None:
+                    self.coverage.after(self.engine, operation)
+        watched.place = len(operations)
+
+    def serve(self) -> None:
+        """Fills the pipeline, processes and reports until nothing is left. The oldest request moves in every round, so there is a bound."""
+        quiet = 0
+        tokens = sum(each.prompt_tokens + each.max_tokens for each in self.workload.operations if isinstance(each, Add))
+        for _ in range(_ROUNDS_MIN + _ROUNDS_A_TOKEN * tokens):
+            if self.engine.is_idle:
+                self._look()
+                return
+            quiet = 0 if self._round() else quiet + 1
+            if quiet == QUIET_ROUNDS_MAX:
+                self._stuck("nothing moves")
+                return
+        self._stuck("no end")
+
+    def end_anyhow(self) -> None:
+        """What the engine changed in its process is put back, whatever state it is in."""
+        with suppress(Exception):
+            self.engine.end()
+
+    def _round(self) -> bool:
+        """Whether anything moved."""
+        engine, before = self.engine, self.result.operations
+        for part in engine.transfers():
+            if not part.is_reported:
+                engine.report(part, Ending.GOOD)
+                self._done()
+        while engine.num_unprocessed_steps < engine.max_in_flight_steps and engine.schedule():
+            self._done(is_step=True)
+        if engine.num_unprocessed_steps:
+            engine.process(_accept_all)
+            self._done()
+        return self.result.operations > before
+
+    def _done(self, *, is_step: bool = False) -> None:
+        self.result.operations += 1
+        self.result.steps += is_step
+        self._look()
+
+    def _look(self) -> None:
+        if self.inspects:
+            for anomaly in self.engine.inspect():
+                self.watched.note(Key(anomaly.property, f"inspected: {anomaly.cause}", ""), anomaly.sentence)
+        if self.until is not None and self.until in self.watched.found:
+            raise _EnoughError
+
+    def _stuck(self, how: str) -> None:
+        left = self.engine.unfinished_requests()
+        cause = f"{how}, requests are left" if left else f"{how}, no request is left"
+        who = f"requests {', '.join(left)} are not finished" if left else "the engine is not idle"
+        self.watched.note(Key(ADMISSION_PROGRESS, cause, ""), f"{how}: {who}, and every transfer has been reported")
+        self._look()
+
+
+def _accept_all(request: StepRequest) -> Outcome:
+    return Outcome(request.drafts)

@@ -1,0 +1,206 @@
+"""A found workload made small: fewer operations, then a simpler setup and smaller numbers, never with more scheduled steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import suppress
+from dataclasses import fields, replace
+from typing import Any
+
+from settled.model.specs import FullAttentionSpec, KVCacheSpec
+from settled.proofs.reducing import Reducer, places_left_out
+from settled.reference.engines.operations import Abort, Add, Operation, Process, Report, Schedule, Workload
+from settled.reference.engines.protocol import Ending
+from settled.reference.engines.setup import ConnectorSetup, EngineSetup, SetupError
+
+RUNS_MAX = 600
+_LENGTHS = ("block_size", "window", "chunk", "extra_retained", "num_speculative_blocks")  # of groups, in tokens or blocks
+_LEAST = {"block_size": 1, "window": 1, "chunk": 1}
+_SIZES = ("num_speculative_tokens", "pipeline_parallel_size", "max_num_seqs", "max_model_len", "max_num_batched_tokens", "num_blocks")
+_WEIGHTS = {"num_speculative_tokens": 50, "pipeline_parallel_size": 200, "max_num_seqs": 5}
+_A_GROUP, _A_CONNECTOR, _A_CACHE, _ASYNC, _A_SETTING = 2000, 500, 300, 100, 100
+
+
+class Shrinker(Reducer[Workload]):
+    """Looks for the smallest workload of which `holds` is true, from `workload` on. `min_num_blocks`: the smallest pool of a setup."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        holds: Callable[[Workload], bool],
+        min_num_blocks: Callable[[EngineSetup], int],
+        *,
+        runs_max: int = RUNS_MAX,
+    ) -> None:
+        super().__init__(workload, holds, runs_max=runs_max)
+        self.min_num_blocks = min_num_blocks
+
+    def size_of(self, example: Workload) -> tuple[int, int]:
+        return size_of(example)
+
+    def identity_of(self, example: Workload) -> Hashable:
+        return example
+
+    def reduce(self) -> None:
+        self.drop_stretches(lambda: len(self.best.operations), self._without)
+        before = None
+        while before != self.best:
+            before = self.best
+            self.until_none_holds(self._fewer_operations)
+            self.until_none_holds(self._simpler_setups)
+            self.until_none_holds(self._simpler_operations)
+
+    # ---- what is tried, the most promising first ---------------------------------------------------------------------
+
+    def _without(self, first: int, last: int) -> Workload:
+        operations = self.best.operations
+        return replace(self.best, operations=operations[:first] + operations[last:])
+
+    def _fewer_operations(self) -> Iterator[Workload]:
+        operations = self.best.operations
+        for places in places_left_out(len(operations)):
+            yield replace(self.best, operations=tuple([each for place, each in enumerate(operations) if place not in places]))
+
+    def _simpler_setups(self) -> Iterator[Workload]:
+        yield from _all_shorter(self.best)
+        setup = self.best.setup
+        for place in range(len(setup.groups)):
+            if len(setup.groups) > 1:
+                yield self._with_setup(groups=setup.groups[:place] + setup.groups[place + 1 :])
+        yield self._with_setup(connector=None)
+        if setup.connector is not None and setup.connector.extra:
+            yield self._with_setup(connector=replace(setup.connector, extra=()))
+        yield self._with_setup(enable_prefix_caching=False, hash_block_size=None)
+        yield self._with_setup(async_scheduling=False)
+        yield self._with_setup(hash_block_size=None)
+        yield self._with_setup(extra=())
+        for name in _SIZES:
+            for lower in _lower(getattr(setup, name), least=0 if name == "num_speculative_tokens" else 1):
+                yield self._with_setup(**{name: lower})
+        with suppress(SetupError):
+            yield self._with_setup(num_blocks=self.min_num_blocks(setup))
+        for place, spec in enumerate(setup.groups):
+            for simpler in _simpler_specs(spec):
+                yield self._with_setup(groups=(*setup.groups[:place], simpler, *setup.groups[place + 1 :]))
+
+    def _with_setup(self, **changes: Any) -> Workload:
+        return replace(self.best, setup=replace(self.best.setup, **changes))
+
+    def _simpler_operations(self) -> Iterator[Workload]:
+        operations = self.best.operations
+        for place, operation in enumerate(operations):
+            for simpler in _simpler(operation):
+                yield replace(self.best, operations=(*operations[:place], simpler, *operations[place + 1 :]))
+
+
+def _lower(number: int, *, least: int) -> Iterator[int]:
+    """Smaller numbers, the smallest first."""
+    for lower in sorted({least, number // 2, number - number // 4, number - 1}):
+        if least <= lower < number:
+            yield lower
+
+
+def _all_shorter(workload: Workload) -> Iterator[Workload]:
+    """Every length divided by the same number: blocks, windows, prompts, and what a step takes."""
+    for divisor in (8, 4, 2):
+        groups = tuple([_divided(spec, divisor) for spec in workload.setup.groups])
+        lengths = {name: max(2, getattr(workload.setup, name) // divisor) for name in ("max_model_len", "max_num_batched_tokens")}
+        operations = tuple([_add_divided(each, divisor) if isinstance(each, Add) else each for each in workload.operations])
+        yield Workload(replace(workload.setup, groups=groups, hash_block_size=None, **lengths), operations)
+
+
+def _divided(spec: KVCacheSpec, divisor: int) -> KVCacheSpec:
+    lengths = ("block_size", "window", "chunk", "extra_retained")
+    told = {name: max(_LEAST.get(name, 0), getattr(spec, name) // divisor) for name in lengths if hasattr(spec, name)}
+    return replace(spec, **told)
+
+
+def _add_divided(add: Add, divisor: int) -> Add:
+    offer = None if add.offer is None else replace(add.offer, tokens=max(1, add.offer.tokens // divisor))
+    prompt = max(1, add.prompt_tokens // divisor)
+    return replace(add, prompt_tokens=prompt, shared_tokens=min(prompt, add.shared_tokens // divisor), offer=offer)
+
+
+def _simpler_specs(spec: KVCacheSpec) -> Iterator[KVCacheSpec]:
+    if not isinstance(spec, FullAttentionSpec):
+        yield FullAttentionSpec(block_size=spec.block_size)
+    for name in _LENGTHS:
+        if hasattr(spec, name):
+            for lower in _lower(getattr(spec, name), least=_LEAST.get(name, 0)):
+                yield replace(spec, **{name: lower})
+
+
+def _simpler(operation: Operation) -> Iterator[Operation]:
+    match operation:
+        case Add():
+            yield from _simpler_adds(operation)
+        case Process():
+            yield Process()
+            yield replace(operation, stops=())
+            yield replace(operation, rejected=operation.rejected[:1])
+            for place, rejected in enumerate(operation.rejected):
+                for lower in _lower(rejected, least=0):
+                    yield replace(operation, rejected=(*operation.rejected[:place], lower, *operation.rejected[place + 1 :]))
+        case Report():
+            yield Report()
+            yield replace(operation, ending=Ending.GOOD)
+            yield replace(operation, again=False)
+            for lower in _lower(operation.which, least=0):
+                yield replace(operation, which=lower)
+
+
+def _simpler_adds(add: Add) -> Iterator[Add]:
+    yield Add(add.request_id, add.prompt_tokens, add.max_tokens)
+    yield replace(add, offer=None)
+    yield replace(add, is_stored=False)
+    yield replace(add, family=0, shared_tokens=0)
+    yield replace(add, family=0)
+    for name in ("prompt_tokens", "max_tokens", "shared_tokens"):
+        for lower in _lower(getattr(add, name), least=0 if name == "shared_tokens" else 1):
+            yield replace(add, **{name: lower})
+    if add.offer is not None:
+        yield replace(add, offer=replace(add.offer, workers=1))
+        yield replace(add, offer=replace(add.offer, ending=Ending.GOOD))
+        for lower in _lower(add.offer.tokens, least=1):
+            yield replace(add, offer=replace(add.offer, tokens=lower))
+
+
+# ---- sizes -----------------------------------------------------------------------------------------------------------
+
+
+def size_of(workload: Workload) -> tuple[int, int]:
+    """What a smaller workload has less of: operations, then everything else, weighed."""
+    return len(workload.operations), _size_of_setup(workload.setup) + sum(map(_size_of_operation, workload.operations))
+
+
+def _size_of_setup(setup: EngineSetup) -> int:
+    numbers = sum(_WEIGHTS.get(name, 1) * getattr(setup, name) for name in _SIZES)
+    flags = _A_CACHE * setup.enable_prefix_caching + _ASYNC * setup.async_scheduling
+    settings = _A_SETTING * (len(setup.extra) + (setup.hash_block_size is not None))
+    return numbers + flags + settings + _size_of_connector(setup.connector) + sum(map(_size_of_spec, setup.groups))
+
+
+def _size_of_connector(connector: ConnectorSetup | None) -> int:
+    return 0 if connector is None else _A_CONNECTOR + _A_SETTING * len(connector.extra)
+
+
+def _size_of_spec(spec: KVCacheSpec) -> int:
+    """Full attention is the simplest kind."""
+    numbers = [getattr(spec, each.name) for each in fields(spec) if each.name in _LENGTHS]
+    return _A_GROUP + sum(numbers) + (0 if isinstance(spec, FullAttentionSpec) else _A_SETTING)
+
+
+def _size_of_operation(operation: Operation) -> int:
+    match operation:
+        case Add():
+            offer = (
+                0 if operation.offer is None else 50 + operation.offer.tokens + operation.offer.workers + (operation.offer.ending != "good")
+            )
+            told = operation.prompt_tokens + 2 * operation.max_tokens + operation.shared_tokens + operation.family
+            return told + offer + 50 * operation.is_stored
+        case Process():
+            return 1 + sum(operation.rejected) + len(operation.rejected) + 5 * len(operation.stops)
+        case Report():
+            return 3 + operation.which + (operation.ending is not Ending.GOOD) + operation.again
+        case Abort() | Schedule():
+            return 1

@@ -69,7 +69,7 @@ class Told:
 
 
 class WorkloadFailedError(RuntimeError):
-    """The harness failed with a workload; `finding` has it, as far as it can be run again."""
+    """The harness failed with a workload, or the engine did not accept what it had accepted before."""
 
     def __init__(self, message: str, workload: Workload, number: int) -> None:
         super().__init__(message)
@@ -86,7 +86,10 @@ class Hunt:
         self.progress.coverage = self._coverage.counts
 
     def run(self) -> Progress:
-        """Hunts until it is over. An interrupt passes through once all that was found has been told. Raises WorkloadFailedError, MixError."""
+        """Hunts until it is over. An interrupt passes through once all that was found has been told.
+
+        Raises WorkloadFailedError, MixError.
+        """
         plan, began = self.plan, time.monotonic()
         drawn = workloads(plan.mix, plan.seed, self.factory, first=plan.first)
         last = None if plan.workloads is None else plan.first + plan.workloads

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import NamedTuple, NoReturn
 
 from settled.proofs.watching import ENGINE_FAULT, Key
-from settled.reference.engines.protocol import EngineFailure
+from settled.reference.engines.protocol import EngineFailedError
 from settled.reference.engines.setup import SetupError
 
 CPU_SECONDS_MAX = 20.0  # of one workload
@@ -43,12 +43,12 @@ def fault_of(error: BaseException) -> Fault:
     """
     if isinstance(error, SetupError):
         raise HarnessError(f"the workload asks for what the engine's users cannot: {error}") from error
-    where = error.where if isinstance(error, EngineFailure) else _innermost(error)
+    where = error.where if isinstance(error, EngineFailedError) else _innermost(error)
     if where is None:
         raise HarnessError(f"{type(error).__name__} in the harness: {error}") from error
     if isinstance(error, HangError):
         return Fault(Key("admission_progress", f"hangs in {where}", ""), f"the engine does not come back from {where}")
-    name = type(error.__cause__ if isinstance(error, EngineFailure) and error.__cause__ is not None else error).__name__
+    name = type(error.__cause__ if isinstance(error, EngineFailedError) and error.__cause__ is not None else error).__name__
     what = f"{name}: {error}".partition("\n")[0].removesuffix(": ")
     return Fault(Key(ENGINE_FAULT, f"{name} in {where}", ""), f"the engine failed in {where}: {what}")
 

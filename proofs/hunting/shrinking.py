@@ -111,7 +111,7 @@ def _all_shorter(workload: Workload) -> Iterator[Workload]:
 
 def _divided(spec: KVCacheSpec, divisor: int) -> KVCacheSpec:
     lengths = ("block_size", "window", "chunk", "extra_retained")
-    told = {name: max(_LEAST.get(name, 0), getattr(spec, name) // divisor) for name in lengths if hasattr(spec, name)}
+    told: dict[str, Any] = {name: max(_LEAST.get(name, 0), getattr(spec, name) // divisor) for name in lengths if hasattr(spec, name)}
     return replace(spec, **told)
 
 
@@ -157,7 +157,8 @@ def _simpler_adds(add: Add) -> Iterator[Add]:
     yield replace(add, family=0)
     for name in ("prompt_tokens", "max_tokens", "shared_tokens"):
         for lower in _lower(getattr(add, name), least=0 if name == "shared_tokens" else 1):
-            yield replace(add, **{name: lower})
+            changes: dict[str, Any] = {name: lower}
+            yield replace(add, **changes)
     if add.offer is not None:
         yield replace(add, offer=replace(add.offer, workers=1))
         yield replace(add, offer=replace(add.offer, ending=Ending.GOOD))
@@ -174,7 +175,7 @@ def size_of(workload: Workload) -> tuple[int, int]:
 
 
 def _size_of_setup(setup: EngineSetup) -> int:
-    numbers = sum(_WEIGHTS.get(name, 1) * getattr(setup, name) for name in _SIZES)
+    numbers: int = sum(_WEIGHTS.get(name, 1) * getattr(setup, name) for name in _SIZES)
     flags = _A_CACHE * setup.enable_prefix_caching + _ASYNC * setup.async_scheduling
     settings = _A_SETTING * (len(setup.extra) + (setup.hash_block_size is not None))
     return numbers + flags + settings + _size_of_connector(setup.connector) + sum(map(_size_of_spec, setup.groups))
@@ -186,7 +187,7 @@ def _size_of_connector(connector: ConnectorSetup | None) -> int:
 
 def _size_of_spec(spec: KVCacheSpec) -> int:
     """Full attention is the simplest kind."""
-    numbers = [getattr(spec, each.name) for each in fields(spec) if each.name in _LENGTHS]
+    numbers: list[int] = [getattr(spec, each.name) for each in fields(spec) if each.name in _LENGTHS]
     return _A_GROUP + sum(numbers) + (0 if isinstance(spec, FullAttentionSpec) else _A_SETTING)
 
 

@@ -72,8 +72,11 @@ class TransferPart(NamedTuple):
     is_reported: bool
 
 
-class EngineFailure(RuntimeError):
-    """An engine that is not written in Python failed: its adapter raises this from what came out of it. `where`: the function that failed."""
+class EngineFailedError(RuntimeError):
+    """An engine that is not written in Python failed: its adapter raises this from what came out of it.
+
+    `where`: the function that failed, as file:function or whatever its users call it.
+    """
 
     def __init__(self, where: str, message: str) -> None:
         super().__init__(message)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, TypeVar
+
+_Finding = TypeVar("_Finding")
 
 
 class CorpusError(ValueError):
@@ -22,6 +26,10 @@ class Folder:
         self.replace(path / ".writable", "")
         (path / ".writable").unlink()
 
+    def read(self, parse: Callable[[dict[str, Any]], _Finding]) -> list[_Finding]:
+        """What the JSON files say, by name; `parse` raises KeyError, TypeError or ValueError. Raises CorpusError."""
+        return [read_json(path, parse) for path in sorted(self.path.glob("*.json"))]
+
     def replace(self, path: Path, text: str) -> None:
         """Writes a whole file beside its place and moves it there."""
         try:
@@ -36,6 +44,16 @@ class Folder:
                     raise
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def read_json(path: Path, parse: Callable[[dict[str, Any]], _Finding]) -> _Finding:
+    """What a JSON file says. Raises CorpusError."""
+    try:
+        return parse(json.loads(path.read_text(encoding="utf-8")))
+    except KeyError as error:
+        raise CorpusError(f"{path}: {error} is missing or unknown") from error
+    except (ValueError, TypeError) as error:
+        raise CorpusError(f"{path}: not a finding of this version: {error}") from error
 
 
 def file_name(words: Iterable[str]) -> str:

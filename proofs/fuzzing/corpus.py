@@ -16,7 +16,7 @@ from settled.model.disciplines import DISCIPLINES, Discipline
 from settled.model.events import Event
 from settled.model.properties import Contract
 from settled.model.trace_io import encode_event
-from settled.proofs.folder import CorpusError, Folder, file_name
+from settled.proofs.folder import Folder, file_name
 from settled.proofs.fuzzing.running import run_case
 from settled.proofs.plain_specs import spec_as_dict, spec_of
 from settled.proofs.watching import Key, key_of
@@ -65,7 +65,7 @@ class Corpus:
 
     def __init__(self, path: Path) -> None:
         self.folder = Folder(path)
-        self.entries = [_read(path) for path in sorted(path.glob("*.json"))]
+        self.entries = self.folder.read(_entry_of)
 
     def of(self, disciplines: Sequence[Discipline], contract: Contract) -> Iterator[Entry]:
         """The findings of these disciplines under this contract."""
@@ -105,26 +105,20 @@ def _config_as_dict(config: EngineConfig) -> dict[str, Any]:
     return {**plain, "groups": list(map(spec_as_dict, config.groups)), "discipline": config.discipline.name}
 
 
-def _read(path: Path) -> Entry:
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-        if raw["format"] != FORMAT:
-            raise ValueError(f"format {raw['format']!r}, expected {FORMAT}")
-        discipline = DISCIPLINES[raw["discipline"]]
-        decisions = tuple(_decision(name, values) for name, *values in raw["decisions"])
-        return Entry(
-            discipline=discipline,
-            contract=Contract(raw["contract"]),
-            key=key_of(raw),
-            case=Case(_config_of(raw["config"], discipline), decisions, bytes.fromhex(raw["case"])),
-            sentence=raw["sentence"],
-            seed=raw["seed"],
-            run=raw["run"],
-        )
-    except KeyError as error:
-        raise CorpusError(f"{path}: {error} is missing or unknown") from error
-    except (ValueError, TypeError) as error:
-        raise CorpusError(f"{path}: not a finding of this version: {error}") from error
+def _entry_of(raw: dict[str, Any]) -> Entry:
+    if raw["format"] != FORMAT:
+        raise ValueError(f"format {raw['format']!r}, expected {FORMAT}")
+    discipline = DISCIPLINES[raw["discipline"]]
+    decisions = tuple(_decision(name, values) for name, *values in raw["decisions"])
+    return Entry(
+        discipline=discipline,
+        contract=Contract(raw["contract"]),
+        key=key_of(raw),
+        case=Case(_config_of(raw["config"], discipline), decisions, bytes.fromhex(raw["case"])),
+        sentence=raw["sentence"],
+        seed=raw["seed"],
+        run=raw["run"],
+    )
 
 
 def _decision(name: str, values: list[int]) -> Decision:

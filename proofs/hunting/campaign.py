@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from settled.model.properties import Contract
 from settled.proofs.fuzzing.coverage import Feature
@@ -27,8 +27,8 @@ INSPECTED_EVERY = 16  # one workload of so many is inspected after every operati
 class Plan:
     """What a hunt does: it ends after `workloads` workloads or `seconds` seconds (None: no end), and starts with number `first`.
 
-    What is found in how many workloads depends on mix and seed alone. `contract` None: by the configuration. `known` keys are found
-    already.
+    What is found in how many workloads depends on mix and seed alone. `contract` None: by the configuration. `workload`: this one only,
+    whatever the mix.
     """
 
     engine: str
@@ -38,7 +38,7 @@ class Plan:
     workloads: int | None = None
     seconds: float | None = None
     contract: Contract | None = None
-    known: frozenset[Key] = frozenset()
+    workload: Workload | None = None
 
 
 @dataclass(slots=True)
@@ -91,6 +91,9 @@ class Hunt:
         Raises WorkloadFailedError, MixError.
         """
         plan, began = self.plan, time.monotonic()
+        if plan.workload is not None:
+            self._take(Drawn(plan.first, plan.workload))
+            return self.progress
         drawn = workloads(plan.mix, plan.seed, self.factory, first=plan.first)
         last = None if plan.workloads is None else plan.first + plan.workloads
         while last is None or plan.first + self.progress.workloads < last:
@@ -110,7 +113,7 @@ class Hunt:
             raise WorkloadFailedError(str(error), drawn.workload, drawn.number) from error
         progress.seconds += time.perf_counter() - began
         progress.workloads += 1
-        progress.operations += run.operations
+        progress.operations += len(run.done)
         progress.steps += run.steps
         progress.events += run.num_events
         progress.undecided += run.is_undecided
@@ -123,7 +126,7 @@ class Hunt:
 
     def _tell_new(self, run: Run, drawn: Drawn) -> None:
         """All are told before the first is shrunk, for shrinking takes long and may be interrupted."""
-        new = [found for key, found in run.found.items() if key not in self.progress.findings and key not in self.plan.known]
+        new = [found for key, found in run.found.items() if key not in self.progress.findings]
         told = [self._tell_first(found, drawn) for found in new]
         for finding in told:
             self._shrink(finding)
@@ -172,8 +175,3 @@ class Hunt:
     def _tell(self, finding: Finding, *, is_shrunk: bool) -> None:
         self.progress.findings[finding.key] = finding
         self.tell(Told(finding, is_shrunk))
-
-
-def rerun(factory: EngineFactory, finding: Finding) -> Finding | None:
-    """The finding as its own workload shows it now; None if it no longer does. Raises HarnessError, SetupError."""
-    return shown_by(factory, replace(finding, trace=()), finding.workload)

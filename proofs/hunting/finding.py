@@ -9,10 +9,10 @@ from typing import Any
 from settled.model.properties import Contract
 from settled.model.trace_io import encode_event
 from settled.proofs.folder import file_name
-from settled.proofs.hunting.plain import workload_as_dict, workload_of
+from settled.proofs.hunting.plain import operation_as_dict, operation_of, workload_as_dict, workload_of
 from settled.proofs.hunting.running import run_workload
 from settled.proofs.watching import Key, key_of
-from settled.reference.engines.operations import Workload
+from settled.reference.engines.operations import Operation, Workload
 from settled.reference.engines.protocol import EngineFactory
 
 FORMAT = 1
@@ -21,7 +21,9 @@ FORMAT = 1
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """`engine` is what `settled hunt` calls it, `contract` None the one that follows from the configuration. `mix`, `seed` and `number`
-    found it first. `trace`: the lines of the trace up to the violation, which is certain at `line`; `steps`: how many it schedules."""
+    found it first. `trace`: the lines of the trace up to the violation, which is certain at `line`; `steps`: how many it schedules;
+    `done`: the operations that it took, those with which a run serves what is left included.
+    """
 
     engine: str
     contract: Contract | None
@@ -34,6 +36,7 @@ class Finding:
     trace: tuple[str, ...] = ()
     line: int = 0
     steps: int = 0
+    done: tuple[Operation, ...] = ()
 
     @property
     def name(self) -> str:
@@ -54,7 +57,7 @@ def shown_by(factory: EngineFactory, finding: Finding, workload: Workload) -> Fi
     if found is None:
         return None
     trace = tuple([encode_event(event) for event in run.events])
-    return replace(finding, workload=workload, sentence=found.sentence, trace=trace, line=found.line, steps=run.steps)
+    return replace(finding, workload=workload, sentence=found.sentence, trace=trace, line=found.line, steps=run.steps, done=tuple(run.done))
 
 
 def contract_name(contract: Contract | None) -> str:
@@ -81,6 +84,7 @@ def finding_as_dict(finding: Finding, *, with_trace: bool = True) -> dict[str, A
         "steps": finding.steps,
         "line": finding.line,
         "workload": workload_as_dict(finding.workload),
+        "done": list(map(operation_as_dict, finding.done)),
         "found_by": finding.command,
     }
     return {**plain, "trace": list(finding.trace)} if with_trace else plain
@@ -102,4 +106,5 @@ def finding_of(raw: dict[str, Any]) -> Finding:
         trace=tuple(raw.get("trace", ())),
         line=raw["line"],
         steps=raw["steps"],
+        done=tuple(map(operation_of, raw["done"])),
     )

@@ -21,8 +21,12 @@ class WorkloadError(ValueError):
 def workload_as_dict(workload: Workload) -> dict[str, Any]:
     """What differs from its default only, so that a reader sees what matters."""
     setup = {**_told(workload.setup), "groups": [spec_as_dict(spec) for spec in workload.setup.groups]}
-    operations = [{"do": type(each).__name__.lower(), **_told(each)} for each in workload.operations]
-    return {"setup": setup, "operations": operations}
+    return {"setup": setup, "operations": list(map(operation_as_dict, workload.operations))}
+
+
+def operation_as_dict(operation: Operation) -> dict[str, Any]:
+    """Its name, and what differs from its default."""
+    return {"do": type(operation).__name__.lower(), **_told(operation)}
 
 
 def workload_of(raw: Any) -> Workload:
@@ -32,14 +36,15 @@ def workload_of(raw: Any) -> Workload:
         groups = tuple(spec_of(group) for group in setup.pop("groups"))
         without_groups = msgspec.convert({**setup, "groups": []}, EngineSetup)
         told = {field.name: getattr(without_groups, field.name) for field in fields(EngineSetup)}
-        return Workload(EngineSetup(**{**told, "groups": groups}), tuple(_operation(each) for each in raw["operations"]))
+        return Workload(EngineSetup(**{**told, "groups": groups}), tuple(map(operation_of, raw["operations"])))
     except KeyError as error:
         raise WorkloadError(f"{error} is missing or unknown") from error
     except (ValueError, TypeError, AttributeError) as error:
         raise WorkloadError(str(error)) from error
 
 
-def _operation(raw: dict[str, Any]) -> Operation:
+def operation_of(raw: dict[str, Any]) -> Operation:
+    """What `operation_as_dict` wrote. Raises KeyError, ValueError."""
     values = dict(raw)
     return msgspec.convert(values, _BY_NAME[values.pop("do")])
 

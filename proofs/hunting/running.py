@@ -11,25 +11,27 @@ from settled.model.trace_io import TraceError
 from settled.proofs.hunting.coverage import HuntCoverage
 from settled.proofs.hunting.faults import CPU_SECONDS_MAX, HangError, HarnessError, fault_of, watchdog
 from settled.proofs.watching import Found, Key, Watched, Watcher
-from settled.reference.engines.operations import Add, Schedule, Workload, play
-from settled.reference.engines.protocol import Ending, Engine, EngineFactory, Outcome, StepRequest
+from settled.reference.engines.operations import Add, Operation, Process, Report, Schedule, Workload, play
+from settled.reference.engines.protocol import Engine, EngineFactory
 from settled.reference.engines.setup import SetupError
 
 ADMISSION_PROGRESS = "admission_progress"
 QUIET_ROUNDS_MAX = 4  # rounds without any progress after which an engine is stuck
 _ROUNDS_MIN = 64
 _ROUNDS_A_TOKEN = 4
+_SCHEDULE, _PROCESS, _REPORT = Schedule(), Process(), Report()  # all drafts are accepted, all transfers end well
 
 
 @dataclass(slots=True)
 class Run:
     """What a workload came to. `steps` counts scheduled ones; `is_undecided`: the monitor could not judge all of it.
 
-    `events` is empty unless they were asked for.
+    `done` are the operations that could be done, the serving of what was left included: played alone, they do the same. `events` is
+    empty unless they were asked for.
     """
 
     found: dict[Key, Found] = field(default_factory=dict)
-    operations: int = 0
+    done: list[Operation] = field(default_factory=list)
     steps: int = 0
     num_events: int = 0
     is_undecided: bool = False
@@ -104,10 +106,7 @@ class _Served:
         """Does the operations that can be done."""
         watched, operations = self.watched, self.workload.operations
         for watched.place, operation in enumerate(operations):
-            if play(self.engine, operation):
-                self._done(is_step=isinstance(operation, Schedule))
-                if self.coverage is not None:
-                    self.coverage.after(self.engine, operation)
+            self._do(operation)
         watched.place = len(operations)
 
     def serve(self) -> None:
@@ -131,22 +130,22 @@ class _Served:
 
     def _round(self) -> bool:
         """Whether anything moved."""
-        engine, before = self.engine, self.result.operations
-        for part in engine.transfers():
-            if not part.is_reported:
-                engine.report(part, Ending.GOOD)
-                self._done()
-        while engine.num_unprocessed_steps < engine.max_in_flight_steps and engine.schedule():
-            self._done(is_step=True)
-        if engine.num_unprocessed_steps:
-            engine.process(_accept_all)
-            self._done()
-        return self.result.operations > before
+        moved = False
+        for _ in range(sum(not part.is_reported for part in self.engine.transfers())):
+            moved |= self._do(_REPORT)
+        while self._do(_SCHEDULE):  # up to the depth of the pipeline
+            moved = True
+        return self._do(_PROCESS) or moved
 
-    def _done(self, *, is_step: bool = False) -> None:
-        self.result.operations += 1
-        self.result.steps += is_step
+    def _do(self, operation: Operation) -> bool:
+        if not play(self.engine, operation):
+            return False
+        self.result.done.append(operation)
+        self.result.steps += type(operation) is Schedule
+        if self.coverage is not None:
+            self.coverage.after(self.engine, operation)
         self._look()
+        return True
 
     def _look(self) -> None:
         if self.inspects:
@@ -161,7 +160,3 @@ class _Served:
         who = f"requests {', '.join(left)} are not finished" if left else "the engine is not idle"
         self.watched.note(Key(ADMISSION_PROGRESS, cause, ""), f"{how}: {who}, and every transfer has been reported")
         self._look()
-
-
-def _accept_all(request: StepRequest) -> Outcome:
-    return Outcome(request.drafts)

@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import Progress as Bar
-from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from settled.model.disciplines import Discipline
 from settled.model.properties import Contract
@@ -25,6 +23,7 @@ from settled.proofs.fuzzing.corpus import Corpus, Entry, as_dict
 from settled.proofs.fuzzing.coverage import Feature, by_section
 from settled.proofs.fuzzing.running import run_case
 from settled.proofs.report.console import make_console
+from settled.proofs.report.progress_line import progress_line
 from settled.proofs.report.reached import print_coverage
 from settled.proofs.runner import Exit
 from settled.reference.decisions import Decision
@@ -110,8 +109,8 @@ def _campaigns(
     for discipline in disciplines:
         known = frozenset(entry.key for entry, still in session.kept if still and entry.discipline is discipline)
         plan = Plan(discipline=discipline, contract=session.contract, seed=seed, runs=runs, seconds=seconds, jobs=jobs, known=known)
-        with _progress_line(session, plan) as tick:
-            campaign = Campaign(plan, session.tell, tick)
+        with progress_line(session.console, discipline.name, is_quiet=session.is_quiet) as say:
+            campaign = Campaign(plan, session.tell, partial(_say_how_far, say, plan))
             session.done[discipline.name] = campaign.progress
             campaign.run()
 
@@ -153,22 +152,10 @@ def _rerun(session: _Session, corpus: Corpus, disciplines: Sequence[Discipline])
         session.say(f"kept {entry.name}: {word}" + (f"\n  {escape(entry.command)}" if still else ""))
 
 
-@contextmanager
-def _progress_line(session: _Session, plan: Plan) -> Iterator[Callable[[Progress], None]]:
-    """A line that says how far it is, on a terminal; nothing in a pipe."""
-    if session.is_quiet or not session.console.is_terminal:
-        yield lambda progress: None
-        return
+def _say_how_far(say: Callable[[str], None], plan: Plan, progress: Progress) -> None:
     of = f" of {plan.runs}" if plan.runs is not None else ""
-    columns = (SpinnerColumn(), TextColumn(plan.discipline.name), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Bar(*columns, console=session.console, transient=True) as bar:
-        task = bar.add_task("", total=None)
-
-        def tick(progress: Progress) -> None:
-            found = f", {len(progress.entries)} found" if progress.entries else ""
-            bar.update(task, description=f"{progress.runs}{of} runs, {progress.operations} operations{found}")
-
-        yield tick
+    found = f", {len(progress.entries)} found" if progress.entries else ""
+    say(f"{progress.runs}{of} runs, {progress.operations} operations{found}")
 
 
 # ---- summaries -------------------------------------------------------------------------------------------------------

@@ -87,6 +87,7 @@ def hunt(
             seconds=seconds,
             contract=None if contract == AUTO else Contract(contract),
             workload=read_json(path, workload_in) if path is not None else None,
+            path=str(path or ""),
         )
         sys.exit(hunting.run(plan, folder=folder, as_json=as_json))
     except (CorpusError, EngineError, HarnessError, MixError) as error:

@@ -28,7 +28,7 @@ class Plan:
     """What a hunt does: it ends after `workloads` workloads or `seconds` seconds (None: no end), and starts with number `first`.
 
     What is found in how many workloads depends on mix and seed alone. `contract` None: by the configuration. `workload`: this one only,
-    whatever the mix.
+    from the file `path`, whatever the mix.
     """
 
     engine: str
@@ -39,6 +39,7 @@ class Plan:
     seconds: float | None = None
     contract: Contract | None = None
     workload: Workload | None = None
+    path: str = ""
 
 
 @dataclass(slots=True)
@@ -77,12 +78,16 @@ class WorkloadFailedError(RuntimeError):
 
 
 class Hunt:
-    """`tell` gets every finding at once, and again when it has been shrunk; `tick` is called after every workload."""
+    """`tell` gets every finding at once, and again when it has been shrunk; `tick` is called after every workload.
+
+    Once the time is over, nothing more is shrunk.
+    """
 
     def __init__(self, factory: EngineFactory, plan: Plan, tell: Callable[[Told], None], tick: Callable[[Progress], None]) -> None:
         self.factory, self.plan, self.tell, self.tick = factory, plan, tell, tick
         self.progress = Progress(factory.name)
         self._coverage = HuntCoverage()
+        self._ends: float | None = None
         self.progress.coverage = self._coverage.counts
 
     def run(self) -> Progress:
@@ -90,7 +95,8 @@ class Hunt:
 
         Raises WorkloadFailedError, MixError.
         """
-        plan, began = self.plan, time.monotonic()
+        plan = self.plan
+        self._ends = None if plan.seconds is None else time.monotonic() + plan.seconds
         if plan.workload is not None:
             self._take(Drawn(plan.first, plan.workload))
             return self.progress
@@ -99,9 +105,13 @@ class Hunt:
         while last is None or plan.first + self.progress.workloads < last:
             self._take(next(drawn))
             self.tick(self.progress)
-            if plan.seconds is not None and time.monotonic() - began >= plan.seconds:
+            if self._is_over:
                 break
         return self.progress
+
+    @property
+    def _is_over(self) -> bool:
+        return self._ends is not None and time.monotonic() >= self._ends
 
     def _take(self, drawn: Drawn) -> None:
         progress, began = self.progress, time.perf_counter()
@@ -129,7 +139,8 @@ class Hunt:
         new = [found for key, found in run.found.items() if key not in self.progress.findings]
         told = [self._tell_first(found, drawn) for found in new]
         for finding in told:
-            self._shrink(finding)
+            if not self._is_over:
+                self._shrink(finding)
 
     def _tell_first(self, found: Found, drawn: Drawn) -> Finding:
         plan = self.plan
@@ -142,6 +153,7 @@ class Hunt:
             mix=plan.mix,
             seed=plan.seed,
             number=drawn.number,
+            path=plan.path,
         )
         finding = self._shown_by(finding, drawn.workload) or finding
         self._tell(finding, is_shrunk=False)

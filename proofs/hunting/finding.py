@@ -21,8 +21,8 @@ FORMAT = 1
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """`engine` is what `settled hunt` calls it, `contract` None the one that follows from the configuration. `mix`, `seed` and `number`
-    found it first. `trace`: the lines of the trace up to the violation, which is certain at `line`; `steps`: how many it schedules;
-    `done`: the operations that it took, those with which a run serves what is left included.
+    found it first, or `path`, the file of a given workload. `trace`: the lines of the trace up to the violation, which is certain at
+    `line`; `steps`: how many it schedules; `done`: the operations that it took, those with which a run serves what is left included.
     """
 
     engine: str
@@ -37,6 +37,7 @@ class Finding:
     line: int = 0
     steps: int = 0
     done: tuple[Operation, ...] = ()
+    path: str = ""
 
     @property
     def name(self) -> str:
@@ -45,9 +46,10 @@ class Finding:
 
     @property
     def command(self) -> str:
-        """Draws the workload again that found it first."""
-        words = ["settled", "hunt", self.engine, "--mix", self.mix, "--seed", str(self.seed), "--number", str(self.number)]
-        return shlex.join([*words, "--contract", contract_name(self.contract)])
+        """Runs the workload again that found it first."""
+        drawn = ["--mix", self.mix, "--seed", str(self.seed), "--number", str(self.number)]
+        which = ["--workload", self.path] if self.path else drawn
+        return shlex.join(["settled", "hunt", self.engine, *which, "--contract", contract_name(self.contract)])
 
 
 def shown_by(factory: EngineFactory, finding: Finding, workload: Workload) -> Finding | None:
@@ -81,6 +83,7 @@ def finding_as_dict(finding: Finding, *, with_trace: bool = True) -> dict[str, A
         "mix": finding.mix,
         "seed": finding.seed,
         "number": finding.number,
+        "path": finding.path,
         "steps": finding.steps,
         "line": finding.line,
         "workload": workload_as_dict(finding.workload),
@@ -106,5 +109,6 @@ def finding_of(raw: dict[str, Any]) -> Finding:
         trace=tuple(raw.get("trace", ())),
         line=raw["line"],
         steps=raw["steps"],
+        path=raw["path"],
         done=tuple(map(operation_of, raw["done"])),
     )

@@ -24,6 +24,7 @@ def plan_as_dict(plan: Plan) -> dict[str, Any]:
         "workloads": plan.workloads,
         "seconds": plan.seconds,
         "contract": contract_name(plan.contract),
+        "path": plan.path,
         "workload": None if plan.workload is None else workload_as_dict(plan.workload),
     }
 

@@ -129,9 +129,9 @@ def _say_how_far(say: Callable[[str], None], progress: Progress) -> None:
 
 def _print_summary(session: _Session, progress: Progress) -> None:
     console = session.console
-    if progress.coverage:
+    if progress.workloads > 1:
         print_coverage(console, progress.coverage)
-    if progress.showing:
+    if progress.workloads > 1 and progress.showing:
         _print_showing(console, progress)
     for reason, times in progress.refused.most_common(_REFUSALS_SHOWN):
         console.print(f"refused {times} times: {reason[:_REFUSAL_LENGTH]}", markup=False)

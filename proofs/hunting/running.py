@@ -16,7 +16,7 @@ from settled.reference.engines.protocol import Engine, EngineFactory
 from settled.reference.engines.setup import SetupError
 
 ADMISSION_PROGRESS = "admission_progress"
-QUIET_ROUNDS_MAX = 4  # rounds without any progress after which an engine is stuck
+QUIET_ROUNDS_MAX = 8  # rounds without any progress after which an engine is stuck
 _ROUNDS_MIN = 64
 _ROUNDS_A_TOKEN = 4
 _SCHEDULE, _PROCESS, _REPORT = Schedule(), Process(), Report()  # all drafts are accepted, all transfers end well
@@ -133,7 +133,9 @@ class _Served:
         moved = False
         for _ in range(sum(not part.is_reported for part in self.engine.transfers())):
             moved |= self._do(_REPORT)
-        while self._do(_SCHEDULE):  # up to the depth of the pipeline
+        for _ in range(self.engine.max_in_flight_steps):
+            if not self._do(_SCHEDULE):
+                break
             moved = True
         return self._do(_PROCESS) or moved
 

@@ -9,7 +9,7 @@ from settled.model.events import Event
 from settled.model.properties import Contract
 from settled.model.trace_io import TraceError
 from settled.proofs.hunting.coverage import HuntCoverage
-from settled.proofs.hunting.faults import CPU_SECONDS_MAX, HangError, HarnessError, fault_of, watchdog
+from settled.proofs.hunting.faults import CPU_SECONDS_MAX, HangError, fault_of, impossible, watchdog
 from settled.proofs.watching import Found, Key, Watched, Watcher
 from settled.reference.engines.operations import Add, Operation, Process, Report, Schedule, Workload, play
 from settled.reference.engines.protocol import Engine, EngineFactory
@@ -72,7 +72,7 @@ def run_workload(
     except _EnoughError:
         pass
     except TraceError as error:
-        raise HarnessError(f"the recorded trace is impossible: {error}") from error
+        watched.note(*impossible(error))
     except (Exception, HangError) as error:
         if served is None and isinstance(error, SetupError):
             raise

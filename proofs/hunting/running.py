@@ -18,7 +18,7 @@ from settled.reference.engines.setup import SetupError
 ADMISSION_PROGRESS = "admission_progress"
 QUIET_ROUNDS_MAX = 8  # rounds without any progress after which an engine is stuck
 _ROUNDS_MIN = 64
-_ROUNDS_A_TOKEN = 4
+_ROUNDS_A_TOKEN = 2
 _SCHEDULE, _PROCESS, _REPORT = Schedule(), Process(), Report()  # all drafts are accepted, all transfers end well
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from settled.reference.engines.operations import FIRST_TOKEN, STOP_TOKEN, VOCABULARY_SIZE
 from settled.reference.engines.protocol import Anomaly, Chooser, Ending, NewRequest, Sink, StepRequest, TransferPart
 from settled.reference.engines.setup import EngineSetup, SetupError
+from settled.reference.engines.vllm.recording import SchedulerRecorder
 from settled.reference.engines.vllm.releases import Release, installed_release
 from settled.reference.engines.vllm.startup import min_num_blocks, start
 from settled.reference.engines.vllm.steps import Step, step_of
@@ -45,7 +46,12 @@ class VllmEngine:
         self.vllm_config = started.vllm_config
         self.scheduler: Any = started.scheduler
         self.max_in_flight_steps = started.max_in_flight_steps
-        self.workers = workers_of(self.scheduler, release)
+        self.recorder: SchedulerRecorder | None = None
+        if sink is not None:
+            self.recorder = SchedulerRecorder(
+                self.scheduler, self.vllm_config, sink, engine=release.name, max_in_flight_steps=self.max_in_flight_steps
+            )
+        self.workers = workers_of(self.scheduler, release, self.recorder)
         self._hasher = started.hasher
         self._unprocessed: deque[Step] = deque()
         self._steps = 0  # scheduled so far
@@ -192,7 +198,10 @@ class VllmEngine:
         )
 
     def end(self) -> None:
-        """Ends the recording."""
+        """Ends the recording. What it replaced in the scheduler is put back."""
+        if self.recorder is not None:
+            self.recorder.end(self.is_idle)
+            self.recorder.detach()
         self.scheduler.shutdown()
 
 

@@ -121,11 +121,9 @@ class MockBook:
         if offer is None:
             return 0, False
         prompt = request.num_prompt_tokens
-        if offer.tokens < prompt:
-            available = offer.tokens // self.alignment * self.alignment
-        else:
-            # A load within a step leaves a token to compute, as ExampleConnector's and LMCache's do; NixlConnector's has all of them.
-            available = prompt if offer.is_async else prompt - 1
+        # A load within a step leaves a token to compute, as ExampleConnector's and LMCache's do; NixlConnector's has all of them.
+        whole = prompt if offer.is_async else prompt - 1
+        available = whole if offer.tokens >= prompt else offer.tokens // self.alignment * self.alignment
         self._local[request.request_id] = num_computed_tokens
         tokens = max(0, available - num_computed_tokens)
         return tokens, offer.is_async and tokens > 0
@@ -140,11 +138,11 @@ class MockBook:
         if not any(blocks):
             raise AssertionError(f"a load of {num_external_tokens} tokens from {first} on has no block: {tables}")
         workers = offer.workers if offer.is_async else 1
-        step = None if offer.is_async else (None if self.recorder is None else self.recorder.next_step)
+        step = None if offer.is_async or self.recorder is None else self.recorder.next_step
+        self._num_jobs += 1  # as the recorder counts them
+        job = self._num_jobs
         if self.recorder is not None:
             job = self.recorder.load_started(request.request_id, blocks, handles=workers, step=step)
-        else:
-            job = self._next_job()
         self.transfers.append(
             Transfer(job, request.request_id, True, blocks, workers, self._hears_at, offer.ending, synchronous=not offer.is_async)
         )
@@ -162,10 +160,10 @@ class MockBook:
         blocks = self._blocks(tables, 0, request.num_tokens - 1)  # the last token was sampled, never computed
         if not any(blocks):
             return False
+        self._num_jobs += 1
+        job = self._num_jobs
         if self.recorder is not None:
             job = self.recorder.store_started(request.request_id, blocks)
-        else:
-            job = self._next_job()
         self.transfers.append(Transfer(job, request.request_id, False, blocks, 1, self._hears_at, Ending.GOOD))
         return True
 
@@ -182,10 +180,6 @@ class MockBook:
                 for table, size in zip(tables, self.block_sizes, strict=True)
             ]
         )
-
-    def _next_job(self) -> Job:
-        self._num_jobs += 1
-        return self._num_jobs
 
 
 @cache

@@ -1,7 +1,7 @@
 """What differs between releases of vLLM, in one table. Everything else asks the table for a capability by name.
 
-`since` and `until` are the first tested releases that have it, and that have it no longer; releases between two tested ones are taken
-for the older of the two. Tested: `TESTED`; what is said of 0.11 comes from its source alone. A release that is newer than all of them is taken for the newest.
+`since` and `until` are the first tested releases that have it, and that have it no longer; a release between two tested ones is taken
+for the older of the two, and one that is newer than all of them for the newest. Tested: `TESTED`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ class Difference:
 DIFFERENCES: dict[str, Difference] = {
     # ---- start-up ----
     "global_groups_first": Difference("0.33.0", None, "groups are made before the pool is sized", "in one call"),
-    "start_up_returns_counts": Difference(None, "0.18.1", "_initialize_kv_caches returns (device blocks, host blocks, config)", "the config"),
+    "start_up_returns_counts": Difference(
+        None, "0.18.1", "_initialize_kv_caches returns (device blocks, host blocks, config)", "the config"
+    ),
     "depth_on_config": Difference("0.23.0", None, "VllmConfig.max_concurrent_batches", "the executor class tells it"),
     "resolves_block_sizes": Difference(
         "0.20.2", None, "resolve_kv_cache_block_sizes; the scheduler takes hash_block_size", "one size, that of the cache config"
@@ -59,7 +61,9 @@ DIFFERENCES: dict[str, Difference] = {
     "failed_requests": Difference(
         "0.33.0", None, "KVConnectorOutput.failed_recving; failed blocks of several groups are refused", "failed blocks"
     ),
-    "failure_keeps_groups": Difference("0.33.0", None, "invalid_block_ids raises RuntimeError with several groups", "it is read all the same"),
+    "failure_keeps_groups": Difference(
+        "0.33.0", None, "invalid_block_ids raises RuntimeError with several groups", "it is read all the same"
+    ),
 }
 """Each is asked for by `Release.has`."""
 

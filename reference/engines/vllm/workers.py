@@ -174,12 +174,13 @@ class MockWorkers(Workers):
         return output
 
 
-def workers_of(scheduler: Any, release: Release) -> Workers:
-    """The workers' side of the connector that a scheduler was built with."""
+def workers_of(scheduler: Any, release: Release, recorder: Any) -> Workers:
+    """The workers' side of the connector that a scheduler was built with. `recorder`, if any, hears of its transfers."""
     connector = scheduler.connector
     if connector is None:
         return Workers()
     book = getattr(connector, "book", None)
     if isinstance(book, MockBook):
+        book.recorder = recorder
         return MockWorkers(book, release)
     raise SetupError(f"the workers' side of {type(connector).__name__} is not known")

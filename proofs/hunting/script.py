@@ -88,7 +88,6 @@ def _features(setup: EngineSetup, operations: Sequence[Operation], key: Key, rel
 
 
 def _gaps(features: frozenset[str], key: Key, release: Release) -> dict[str, str]:
-    hashing = ["get_request_block_hasher", "init_none_hash", *(["resolve_kv_cache_block_sizes"] if "resolve" in features else [])]
     outputs = [
         *(["DraftTokenIds"] if "sync_drafts" in features else []),
         *(["KVConnectorOutput"] if "connector" in features else []),
@@ -99,7 +98,6 @@ def _gaps(features: frozenset[str], key: Key, release: Release) -> dict[str, str
     if "hashes" in features:
         arguments += ", block_hasher=block_hasher"
     return {
-        "hashing_names": ", ".join(hashing),
         "output_names": ", ".join(outputs),
         "request_names": "Request, RequestStatus" if {"abort", "stores"} & features else "Request",
         "only_pruned": ' if cause == "pruned" else ()' if "[window]" in key.cause else "",

@@ -21,6 +21,10 @@ from settled.reference.engines.setup import EngineSetup
 from settled.reference.engines.vllm.releases import Release
 
 _READS = ("read_resident", "rollback_resident", "write_owned")
+_JUDGED = {"reads", "progress", "caps", "references", "counters"}  # features that come with a condition
+_EXITS = "Exits 1 where the fault is there, 0 where it is not."
+_ENDS = "Ends in the scheduler's exception where the fault is there, exits 0 where it is not."
+_SHOWS = "Prints the scheduler's objects at the end; it does not judge them."
 _RESUMED_FLAG = "cached.resumed_from_preemption[cached.req_ids.index(request_id)]"
 _MEANING = {
     "read_resident": "a dispatched step reads a KV cache block that is null, or back in the pool",
@@ -43,6 +47,10 @@ def standalone_script(workload: Workload, release: str, finding: Finding) -> str
     operations = finding.done or workload.operations
     connector = ScriptedConnector(workload.setup, operations, known)
     features = _features(workload.setup, operations, finding.key, known) | _present(connector.features)
+    if features & _JUDGED or finding.key.property == ENGINE_FAULT:
+        features |= {"judged"}
+    if features & {"reads", "objects"}:
+        features |= {"exits"}
     values = {
         **configuration_values(workload.setup, known),
         **connector.gaps,
@@ -50,6 +58,7 @@ def standalone_script(workload: Workload, release: str, finding: Finding) -> str
         "title": f"vLLM {release}: {_MEANING.get(finding.key.property, finding.key.property)}.",
         "story": "\n".join(wrap(f"{finding.key.property}, {finding.key.cause}: {finding.sentence}", 120)),
         "release": release,
+        "exits": _ENDS if finding.key.property == ENGINE_FAULT else _EXITS if "judged" in features else _SHOWS,
         "operations": "\n".join(_calls(operations, features, connector)),
     }
     text = files("settled.proofs.hunting").joinpath("reproducer.template").read_text(encoding="utf-8")
@@ -68,6 +77,7 @@ def _features(setup: EngineSetup, operations: Sequence[Operation], key: Key, rel
     hashes = setup.enable_prefix_caching or setup.connector is not None
     reads = key.property in _READS
     freed = reads and key.cause.startswith(("freed", "reallocated"))
+    is_stuck = key.property == "admission_progress" and "inspected" not in key.cause
     loads = reads and key.cause.startswith(("loaded_over", "reallocated")) and setup.kv_consumer
     return _present(
         {
@@ -83,6 +93,11 @@ def _features(setup: EngineSetup, operations: Sequence[Operation], key: Key, rel
             "freed_in_flight": freed,
             "loads_over": loads,
             "losses": freed or loads,
+            "progress": is_stuck,
+            "caps": "above_cap" in key.cause,
+            "references": key.property == "single_owner",
+            "counters": key.property == "counters_symmetric",
+            "objects": not reads and key.property != ENGINE_FAULT,
         }
     )
 
@@ -98,6 +113,7 @@ def _gaps(features: frozenset[str], key: Key, release: Release) -> dict[str, str
     if "hashes" in features:
         arguments += ", block_hasher=block_hasher"
     return {
+        "collections": "Counter, deque" if "references" in features else "deque",
         "output_names": ", ".join(outputs),
         "request_names": "Request, RequestStatus" if {"abort", "stores"} & features else "Request",
         "only_pruned": ' if cause == "pruned" else ()' if "[window]" in key.cause else "",

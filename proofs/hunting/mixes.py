@@ -41,7 +41,7 @@ class Mix:
     block_sizes: Mapping[int, int] = field(default_factory=lambda: {16: 4, 8: 1, 32: 1})
     spare_blocks: Mapping[int, int] = field(default_factory=lambda: {0: 3, 1: 3, 2: 1, 4: 1, 8: 2, 40: 3})
     percent_prefix_caching: int = 50
-    percent_extra_retained: int = 5
+    percent_extra_retained: int = 20
     percent_shared: int = 50
     percent_abort: int = 12
 

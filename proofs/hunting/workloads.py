@@ -29,8 +29,9 @@ from settled.reference.engines.setup import ConnectorSetup, EngineSetup, KVRole,
 
 WORKLOADS_A_SETUP = 16  # that differ in their operations alone: engines take long to build from a new configuration
 REDRAWS_MAX = 200  # setups refused one after the other before a hunt gives up
-_REQUESTS_MAX = 6
-_ROUNDS_MAX = 16
+_REQUESTS_MAX = 5
+_ROUNDS_MAX = 10
+_EXTRA_RETAINED_BY = (("speculative_method", "mtp"),)  # whose windows keep one token a draft but the first
 _FAMILIES = 3
 _ROLES = {PRODUCER: KVRole.PRODUCER, CONSUMER: KVRole.CONSUMER}
 
@@ -94,7 +95,9 @@ def draw_setup(rng: Random, mix: Mix) -> EngineSetup:
     max_model_len = block_size * rng.choice((4, 6, 8, 10)) + rng.choice((0, 0, -1, 1))
     max_num_seqs = rng.choice((1, 2, 3, 4, 8))
     batch = rng.choice((block_size, 2 * block_size, 4 * block_size, max_model_len)) + rng.choice((0, 0, -1, 1))
-    groups = tuple([_group(rng, kind, _Sizes(block_size, drafts, max_model_len), mix) for kind in kinds])
+    retains = drafts > 1 and WINDOW in kinds and CHUNK not in kinds and _happens(rng, mix.percent_extra_retained)
+    sizes = _Sizes(block_size, drafts, max_model_len, drafts - 1 if retains else 0)
+    groups = tuple([_GROUPS[kind](rng, sizes) for kind in kinds])
     return EngineSetup(
         groups=groups,
         num_blocks=2,
@@ -106,6 +109,7 @@ def draw_setup(rng: Random, mix: Mix) -> EngineSetup:
         num_speculative_tokens=drafts,
         enable_prefix_caching=_is_cached(rng, kinds, mix),
         connector=_connector(rng, mix),
+        extra=_EXTRA_RETAINED_BY if retains else (),
     )
 
 
@@ -113,46 +117,42 @@ class _Sizes(NamedTuple):
     block_size: int
     drafts: int
     max_model_len: int
+    extra_retained: int
 
 
-def _window(rng: Random, sizes: _Sizes, mix: Mix) -> KVCacheSpec:
+def _window(rng: Random, sizes: _Sizes) -> KVCacheSpec:
     """One token around a multiple of the block size."""
     window = max(1, sizes.block_size * rng.randint(1, 4) + rng.choice((-1, 0, 1)))
-    extra = rng.choice((1, sizes.block_size)) if _happens(rng, mix.percent_extra_retained) else 0
-    return SlidingWindowSpec(block_size=sizes.block_size, window=window, extra_retained=extra)
+    return SlidingWindowSpec(block_size=sizes.block_size, window=window, extra_retained=sizes.extra_retained)
 
 
-def _chunk(rng: Random, sizes: _Sizes, _mix: Mix) -> KVCacheSpec:
+def _chunk(rng: Random, sizes: _Sizes) -> KVCacheSpec:
     """Whole blocks, or half a block more."""
     return ChunkedLocalAttentionSpec(
         block_size=sizes.block_size, chunk=sizes.block_size * rng.randint(1, 4) + rng.choice((0, 0, sizes.block_size // 2))
     )
 
 
-def _full(_rng: Random, sizes: _Sizes, _mix: Mix) -> KVCacheSpec:
+def _full(_rng: Random, sizes: _Sizes) -> KVCacheSpec:
     return FullAttentionSpec(block_size=sizes.block_size)
 
 
-def _mamba_none(_rng: Random, sizes: _Sizes, _mix: Mix) -> KVCacheSpec:
+def _mamba_none(_rng: Random, sizes: _Sizes) -> KVCacheSpec:
     """One block holds the state of a whole request."""
     return MambaSpec(block_size=sizes.max_model_len, mode="none", num_speculative_blocks=sizes.drafts)
 
 
-def _mamba_align(_rng: Random, sizes: _Sizes, _mix: Mix) -> KVCacheSpec:
+def _mamba_align(_rng: Random, sizes: _Sizes) -> KVCacheSpec:
     return MambaSpec(block_size=sizes.block_size, mode="align", num_speculative_blocks=sizes.drafts)
 
 
-_GROUPS: Mapping[str, Callable[[Random, _Sizes, Mix], KVCacheSpec]] = {
+_GROUPS: Mapping[str, Callable[[Random, _Sizes], KVCacheSpec]] = {
     WINDOW: _window,
     CHUNK: _chunk,
     FULL: _full,
     MAMBA_NONE: _mamba_none,
     MAMBA_ALIGN: _mamba_align,
 }
-
-
-def _group(rng: Random, kind: str, sizes: _Sizes, mix: Mix) -> KVCacheSpec:
-    return _GROUPS[kind](rng, sizes, mix)
 
 
 def _is_cached(rng: Random, kinds: Kinds, mix: Mix) -> bool:
@@ -199,7 +199,7 @@ def _add(rng: Random, mix: Mix, setup: EngineSetup, request_id: str) -> Add:
     return Add(
         request_id,
         prompt_tokens=prompt,
-        max_tokens=min(longest, rng.choice((1, 2, 3, 6, 12, 20))),
+        max_tokens=min(longest, rng.choice((1, 2, 3, 5, 8, 16))),
         family=rng.randrange(_FAMILIES) if shared else 0,
         shared_tokens=min(shared, prompt),
         offer=_offer(rng, setup, prompt),

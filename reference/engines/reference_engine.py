@@ -18,6 +18,7 @@ from settled.reference.request import Request, RequestStep
 from settled.reference.transfers import Transfer
 
 _NUM_BLOCKS_UNKNOWN = 2  # the least that a configuration can say
+_IGNORED = {"speculative_method"}  # drafts are what the caller makes of them, however they are named
 _ENDINGS = {Ending.GOOD: PartEnding.GOOD, Ending.FIRST_FAILED: PartEnding.FIRST_FAILED, Ending.ALL_FAILED: PartEnding.ALL_FAILED}
 
 
@@ -35,7 +36,9 @@ class ReferenceFactory:
         return 1 + blocks_for_one_request(self._config(setup, _NUM_BLOCKS_UNKNOWN))
 
     def _config(self, setup: EngineSetup, num_blocks: int) -> EngineConfig:
-        if setup.extra or (setup.connector is not None and (setup.connector.name != MOCK_CONNECTOR or setup.connector.extra)):
+        if set(dict(setup.extra)) - _IGNORED or (
+            setup.connector is not None and (setup.connector.name != MOCK_CONNECTOR or setup.connector.extra)
+        ):
             raise SetupError("the reference has the mock connector only, and no settings of its own")
         try:
             return EngineConfig(

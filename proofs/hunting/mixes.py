@@ -53,7 +53,7 @@ _LOADS = {CONSUMER: 2, BOTH: 5, PRODUCER: 1}
 
 MIXES: Mapping[str, Mix] = MappingProxyType(
     {
-        "windows": Mix(summary="sliding windows, alone and in hybrids, no connector", groups=_WINDOWS),
+        "windows": Mix(summary="sliding windows, alone and in hybrids, no connector", groups=_WINDOWS, drafts={0: 1, 1: 2, 3: 4, 5: 2}),
         "chunks": Mix(summary="chunked local attention, whole chunks a block or not", groups=_CHUNKS),
         "states": Mix(summary="Mamba none and align, alone and in hybrids", groups=_STATES),
         "full": Mix(summary="full attention", groups=_table({(FULL,): 1})),

@@ -36,10 +36,10 @@ class ReferenceFactory:
         return 1 + blocks_for_one_request(self._config(setup, _NUM_BLOCKS_UNKNOWN))
 
     def _config(self, setup: EngineSetup, num_blocks: int) -> EngineConfig:
-        if set(dict(setup.extra)) - _IGNORED or (
-            setup.connector is not None and (setup.connector.name != MOCK_CONNECTOR or setup.connector.extra)
-        ):
-            raise SetupError("the reference has the mock connector only, and no settings of its own")
+        if set(dict(setup.extra)) - _IGNORED:
+            raise SetupError("the reference has no settings of its own")
+        if setup.connector is not None and (setup.connector.name != MOCK_CONNECTOR or setup.connector.extra):
+            raise SetupError("the reference has the mock connector only")
         try:
             return EngineConfig(
                 groups=setup.groups,

@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
+from settled.model.specs import KVCacheSpec
 from settled.reference.config import EngineConfig, StaleOutputMode
 from settled.reference.decided_connector import DecidedConnector, Ending, Offer
 from settled.reference.engine import Engine, Outcome, default_prompt
@@ -81,8 +82,21 @@ class Sort(NamedTuple):
 # ---- requests --------------------------------------------------------------------------------------------------------
 
 
+class Sizes(Protocol):
+    """What a prompt can lie at the boundaries of. Lengths in tokens."""
+
+    @property
+    def groups(self) -> Sequence[KVCacheSpec]: ...
+
+    @property
+    def max_num_batched_tokens(self) -> int: ...
+
+    @property
+    def max_model_len(self) -> int: ...
+
+
 @lru_cache(maxsize=64)
-def boundary_lengths(config: EngineConfig) -> tuple[int, ...]:
+def boundary_lengths(config: Sizes) -> tuple[int, ...]:
     """Prompt lengths, in tokens and ascending, at which something changes: one token around every multiple of a block size, every
     length of a kind (window, chunk, sink) and the batch; then the longest prompt that the engine takes."""
     longest = config.max_model_len - 1

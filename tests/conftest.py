@@ -6,7 +6,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-for folder in ("agreement", "monitor", "quality", "engines/vllm"):
+for folder in ("agreement", "hunting", "monitor", "quality", "engines/vllm"):
     sys.path.insert(0, str(Path(__file__).parent / folder))
 
 HAS_VLLM = find_spec("vllm") is not None

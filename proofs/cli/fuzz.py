@@ -55,7 +55,7 @@ def fuzz(
     is violated. 1: something is, or a kept finding still is. 2: bad input, or a folder that cannot be written. 3: nothing was run, or not
     all of it could be judged.
     """
-    from settled.proofs.fuzzing.corpus import CorpusError
+    from settled.proofs.folder import CorpusError
     from settled.proofs.report import fuzzing
 
     disciplines = [_discipline(name) for name in dict.fromkeys(names or ("settled",))]

@@ -26,6 +26,7 @@ COMMANDS = {
     "corpus": "Run the scenarios of public bug reports: which are caught.",
     "check": "Judge a recorded trace, event by event.",
     "fuzz": "Run the reference under random decisions: what is violated, shrunk and kept.",
+    "hunt": "Run a real engine under random workloads: what is violated, shrunk and kept.",
     "graph": "All states that a small engine reaches: where it is stuck, and who waits for whom.",
     "doctor": "Say what is installed here, and what is missing.",
 }

@@ -16,9 +16,10 @@ from settled.model.properties import Contract
 from settled.proofs.fuzzing.corpus import Entry
 from settled.proofs.fuzzing.coverage import Coverage, Feature
 from settled.proofs.fuzzing.generating import RUNS_A_SHARD, ShardJob, Tried, tries
-from settled.proofs.fuzzing.running import Found, Key, run_case
+from settled.proofs.fuzzing.running import run_case
 from settled.proofs.fuzzing.shrinking import Shrinker
 from settled.proofs.processes import ignore_interrupts
+from settled.proofs.watching import Found, Key
 from settled.reference.decisions import DRAIN
 from settled.reference.decoder import Case, ConfigSpace, with_decisions
 
@@ -162,7 +163,7 @@ class Campaign:
             raise
 
     def _entry(self, found: Found, tried: Tried) -> Entry:
-        decisions = (*tried.case.decisions, DRAIN)[: found.decision + 1]
+        decisions = (*tried.case.decisions, DRAIN)[: found.place + 1]
         return Entry(
             discipline=self.plan.discipline,
             contract=self.plan.contract,

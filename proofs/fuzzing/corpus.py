@@ -6,11 +6,8 @@ A finding is written at once and replaced when a smaller case is known; each fil
 from __future__ import annotations
 
 import json
-import re
 import shlex
-import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -18,19 +15,17 @@ from typing import Any
 from settled.model.disciplines import DISCIPLINES, Discipline
 from settled.model.events import Event
 from settled.model.properties import Contract
-from settled.model.specs import SPEC_BY_KIND, KVCacheSpec
 from settled.model.trace_io import encode_event
-from settled.proofs.fuzzing.running import Key, run_case
+from settled.proofs.folder import Folder, file_name
+from settled.proofs.fuzzing.running import run_case
+from settled.proofs.plain_specs import spec_as_dict, spec_of
+from settled.proofs.watching import Key, key_of
 from settled.reference.admission import check_pool_size
 from settled.reference.config import EngineConfig, StaleOutputMode
 from settled.reference.decisions import SORTS, Decision
 from settled.reference.decoder import Case
 
 FORMAT = 1
-
-
-class CorpusError(ValueError):
-    """A file of the corpus is not what this version writes; the message names it and says what is wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +43,7 @@ class Entry:
     @property
     def name(self) -> str:
         """What its files are called: one name for each discipline, contract, property, cause and kind."""
-        words = (self.discipline.name, self.contract.value, *self.key)
-        return "-".join(re.sub(r"[^a-z0-9_]+", ".", word.lower()).strip(".") for word in words if word)
+        return file_name((self.discipline.name, self.contract.value, *self.key))
 
     @property
     def command(self) -> str:
@@ -69,12 +63,9 @@ class Entry:
 class Corpus:
     """The findings in a folder, which is made if it is not there. Raises OSError where nothing can be written, CorpusError."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
-        self._replace(folder / ".writable", "")
-        (folder / ".writable").unlink()
-        self.entries = [_read(path) for path in sorted(folder.glob("*.json"))]
+    def __init__(self, path: Path) -> None:
+        self.folder = Folder(path)
+        self.entries = self.folder.read(_entry_of)
 
     def of(self, disciplines: Sequence[Discipline], contract: Contract) -> Iterator[Entry]:
         """The findings of these disciplines under this contract."""
@@ -83,25 +74,10 @@ class Corpus:
 
     def write(self, entry: Entry) -> Path:
         """Writes a finding in place of an earlier one of the same name; returns the path of its trace."""
-        trace = self.folder / f"{entry.name}.ndjson"
-        self._replace(trace, "".join(encode_event(event) + "\n" for event in entry.events()))
-        self._replace(trace.with_suffix(".json"), json.dumps(as_dict(entry, trace), indent=1) + "\n")
+        trace = self.folder.path / f"{entry.name}.ndjson"
+        self.folder.replace(trace, "".join(encode_event(event) + "\n" for event in entry.events()))
+        self.folder.replace(trace.with_suffix(".json"), json.dumps(as_dict(entry, trace), indent=1) + "\n")
         return trace
-
-    def _replace(self, path: Path, text: str) -> None:
-        """Writes a whole file beside its place and moves it there."""
-        try:
-            with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=self.folder, suffix=".part", delete=False) as part:
-                try:
-                    part.write(text)
-                    part.flush()
-                    Path(part.name).replace(path)
-                except BaseException:
-                    with suppress(OSError):
-                        Path(part.name).unlink()
-                    raise
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def as_dict(entry: Entry, trace: Path | None = None) -> dict[str, Any]:
@@ -126,38 +102,23 @@ def as_dict(entry: Entry, trace: Path | None = None) -> dict[str, Any]:
 
 def _config_as_dict(config: EngineConfig) -> dict[str, Any]:
     plain = {field.name: getattr(config, field.name) for field in fields(config)}
-    groups = [{"kind": spec.kind, **{field.name: getattr(spec, field.name) for field in fields(spec)}} for spec in config.groups]
-    return {**plain, "groups": groups, "discipline": config.discipline.name}
+    return {**plain, "groups": list(map(spec_as_dict, config.groups)), "discipline": config.discipline.name}
 
 
-def _read(path: Path) -> Entry:
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-        if raw["format"] != FORMAT:
-            raise ValueError(f"format {raw['format']!r}, expected {FORMAT}")
-        discipline = DISCIPLINES[raw["discipline"]]
-        decisions = tuple(_decision(name, values) for name, *values in raw["decisions"])
-        return Entry(
-            discipline=discipline,
-            contract=Contract(raw["contract"]),
-            key=_key_of(raw),
-            case=Case(_config_of(raw["config"], discipline), decisions, bytes.fromhex(raw["case"])),
-            sentence=raw["sentence"],
-            seed=raw["seed"],
-            run=raw["run"],
-        )
-    except KeyError as error:
-        raise CorpusError(f"{path}: {error} is missing or unknown") from error
-    except (ValueError, TypeError) as error:
-        raise CorpusError(f"{path}: not a finding of this version: {error}") from error
-
-
-def _key_of(raw: dict[str, Any]) -> Key:
-    key = Key(raw["property"], raw["cause"], raw["kind"])
-    for field, word in key._asdict().items():
-        if not isinstance(word, str):
-            raise TypeError(f"{field} is {word!r}, expected text")
-    return key
+def _entry_of(raw: dict[str, Any]) -> Entry:
+    if raw["format"] != FORMAT:
+        raise ValueError(f"format {raw['format']!r}, expected {FORMAT}")
+    discipline = DISCIPLINES[raw["discipline"]]
+    decisions = tuple(_decision(name, values) for name, *values in raw["decisions"])
+    return Entry(
+        discipline=discipline,
+        contract=Contract(raw["contract"]),
+        key=key_of(raw),
+        case=Case(_config_of(raw["config"], discipline), decisions, bytes.fromhex(raw["case"])),
+        sentence=raw["sentence"],
+        seed=raw["seed"],
+        run=raw["run"],
+    )
 
 
 def _decision(name: str, values: list[int]) -> Decision:
@@ -168,12 +129,8 @@ def _decision(name: str, values: list[int]) -> Decision:
 
 
 def _config_of(raw: dict[str, Any], discipline: Discipline) -> EngineConfig:
-    groups = tuple(_spec_of(dict(group)) for group in raw["groups"])
+    groups = tuple(spec_of(group) for group in raw["groups"])
     stale = StaleOutputMode(raw["stale_output_mode"])
     config = EngineConfig(**{**raw, "groups": groups, "stale_output_mode": stale, "discipline": discipline})
     check_pool_size(config)
     return config
-
-
-def _spec_of(raw: dict[str, Any]) -> KVCacheSpec:
-    return SPEC_BY_KIND[raw.pop("kind")](**raw)

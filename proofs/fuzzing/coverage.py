@@ -38,8 +38,8 @@ DECISION, CAUSE, DEPTH, POOL = "decisions", "causes", "pipeline depth, steps", "
 BOUNDARY, EDGE, OUTPUT, PAIR = "free boundary, tokens past a block", "settled, tokens past the window", "drafts rejected", "pairs of events"
 
 
-class Coverage:
-    """Counts features of runs. Give `listen` every event, and `after` the player after every decision."""
+class EventCoverage:
+    """Counts features of traces. Give `listen` every event."""
 
     def __init__(self) -> None:
         self.counts: Counter[Feature] = Counter()
@@ -64,14 +64,6 @@ class Coverage:
                 self.counts[Feature(CAUSE, label)] += 1
         self.counts[Feature(PAIR, f"{self._before} {label}")] += 1
         self._before = label
-
-    def after(self, player: Player, decision: Decision) -> None:
-        self.counts[Feature(DECISION, decision.name)] += 1
-        if decision.name.startswith("schedule"):
-            engine = player.engine
-            free = engine.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
-            self.counts[Feature(DEPTH, str(len(engine.unprocessed)))] += 1
-            self.counts[Feature(POOL, str(free) if free < FREE_BLOCKS_SHOWN else f"{FREE_BLOCKS_SHOWN} or more")] += 1
 
     def _cause(self, event: Release | Finish | Computed | Preempt) -> str:
         match event:
@@ -103,6 +95,26 @@ class Coverage:
             if drafts:
                 how_many = "none" if not entry.rejected else "all" if entry.rejected >= drafts else "some"
                 self.counts[Feature(OUTPUT, how_many)] += 1
+
+
+class Coverage(EventCoverage):
+    """Counts features of the reference's runs. Give `after` the player after every decision."""
+
+    def after(self, player: Player, decision: Decision) -> None:
+        self.counts[Feature(DECISION, decision.name)] += 1
+        if decision.name.startswith("schedule"):
+            engine = player.engine
+            free = engine.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+            self.counts[Feature(DEPTH, str(len(engine.unprocessed)))] += 1
+            self.counts[Feature(POOL, str(free) if free < FREE_BLOCKS_SHOWN else f"{FREE_BLOCKS_SHOWN} or more")] += 1
+
+
+def by_section(coverage: Counter[Feature]) -> dict[str, dict[str, int]]:
+    """Plain values for JSON."""
+    sections: dict[str, dict[str, int]] = {}
+    for (section, what), times in sorted(coverage.items()):
+        sections.setdefault(section, {})[what] = times
+    return sections
 
 
 def _near(distance: int, period: int) -> str:

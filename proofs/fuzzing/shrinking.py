@@ -8,84 +8,46 @@ always becomes the same small one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from itertools import combinations
 
+from settled.proofs.reducing import Reducer, places_left_out
 from settled.reference.decisions import SORTS, Decision
 from settled.reference.decoder import CODES, Case, ConfigSpace, NumbersOfBytes, read_config, with_decisions
 
 RUNS_MAX = 800
-_PAIRS_OF_MAX = 16  # decisions of which every pair is left out in turn
 _SPAN_MAX = 5  # numbers of a configuration that are left out together: those of a group
 
 
-class _EnoughError(Exception):
-    """As many runs as were allowed."""
-
-
-class Shrinker:
-    """Looks for the smallest case of which `holds` is true, from `case` on, for which it must be true.
-
-    `best` is the smallest so far at any time, also after an interrupt; `runs` is how often `holds` was asked, `runs_max` times at most.
-    """
+class Shrinker(Reducer[Case]):
+    """Looks for the smallest case of which `holds` is true, from `case` on."""
 
     def __init__(self, case: Case, space: ConfigSpace, holds: Callable[[Case], bool], *, runs_max: int = RUNS_MAX) -> None:
-        self.best = case
+        super().__init__(case, holds, runs_max=runs_max)
         self.space = space
-        self.holds = holds
-        self.runs_max = runs_max
-        self.runs = 0
-        self._tried: set[bytes] = set()
 
-    def run(self) -> Case:
-        """The smallest case that was found: no single change makes it smaller, unless the runs ran out."""
-        with suppress(_EnoughError):
-            self._drop_stretches()
-            before = None
-            while before != self.best.numbers:
-                before = self.best.numbers
-                self._until_none_holds(self._fewer_decisions)
-                self._until_none_holds(self._simpler_configs)
-                self._until_none_holds(self._simpler_decisions)
-        return self.best
+    def size_of(self, example: Case) -> tuple[int, int, bytes]:
+        return size_of(example)
 
-    def _try(self, candidate: Case) -> bool:
-        """Takes the candidate if it is smaller and still holds."""
-        if size_of(candidate) >= size_of(self.best) or candidate.numbers in self._tried:
-            return False
-        if self.runs >= self.runs_max:
-            raise _EnoughError
-        self._tried.add(candidate.numbers)
-        self.runs += 1
-        if not self.holds(candidate):
-            return False
-        self.best = candidate
-        return True
+    def identity_of(self, example: Case) -> bytes:
+        return example.numbers
 
-    def _until_none_holds(self, candidates: Callable[[], Iterator[Case]]) -> None:
-        """Starts over with the smaller case whenever one holds."""
-        while any(self._try(candidate) for candidate in candidates()):
-            pass
+    def reduce(self) -> None:
+        self.drop_stretches(lambda: len(self.best.decisions), self._without)
+        before = None
+        while before != self.best.numbers:
+            before = self.best.numbers
+            self.until_none_holds(self._fewer_decisions)
+            self.until_none_holds(self._simpler_configs)
+            self.until_none_holds(self._simpler_decisions)
 
-    def _drop_stretches(self) -> None:
-        """Leaves out half of the decisions, a quarter, and so on."""
-        length = len(self.best.decisions) // 2
-        while length >= 1:
-            start = len(self.best.decisions) - length
-            while start > -length:
-                decisions = self.best.decisions
-                self._try(with_decisions(self.best, decisions[: max(0, start)] + decisions[max(0, start + length) :]))
-                start -= length
-            length //= 2
+    def _without(self, first: int, last: int) -> Case:
+        decisions = self.best.decisions
+        return with_decisions(self.best, decisions[:first] + decisions[last:])
 
     # ---- what is tried, the most promising first ---------------------------------------------------------------------
 
     def _fewer_decisions(self) -> Iterator[Case]:
         decisions = self.best.decisions
-        left_out: list[tuple[int, ...]] = [(place,) for place in reversed(range(len(decisions)))]
-        if len(decisions) <= _PAIRS_OF_MAX:
-            left_out += combinations(range(len(decisions)), 2)
-        for places in left_out:
+        for places in places_left_out(len(decisions)):
             yield with_decisions(self.best, [decision for place, decision in enumerate(decisions) if place not in places])
         # What took a long way round, such as a preemption for want of blocks, may be had at once.
         for place in range(len(decisions)):

@@ -5,27 +5,26 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import Progress as Bar
-from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from settled.model.disciplines import Discipline
 from settled.model.properties import Contract
 from settled.proofs.cli.ending import EXIT_INTERRUPTED
 from settled.proofs.fuzzing.campaign import Campaign, Plan, Progress, Told
 from settled.proofs.fuzzing.corpus import Corpus, Entry, as_dict
-from settled.proofs.fuzzing.coverage import PAIR, Feature
+from settled.proofs.fuzzing.coverage import Feature, by_section
 from settled.proofs.fuzzing.running import run_case
 from settled.proofs.report.console import make_console
+from settled.proofs.report.progress_line import progress_line
+from settled.proofs.report.reached import print_coverage
 from settled.proofs.runner import Exit
 from settled.reference.decisions import Decision
 from settled.reference.decoder import ConfigSpace, decode
@@ -110,8 +109,8 @@ def _campaigns(
     for discipline in disciplines:
         known = frozenset(entry.key for entry, still in session.kept if still and entry.discipline is discipline)
         plan = Plan(discipline=discipline, contract=session.contract, seed=seed, runs=runs, seconds=seconds, jobs=jobs, known=known)
-        with _progress_line(session, plan) as tick:
-            campaign = Campaign(plan, session.tell, tick)
+        with progress_line(session.console, discipline.name, is_quiet=session.is_quiet) as say:
+            campaign = Campaign(plan, session.tell, partial(_say_how_far, say, plan))
             session.done[discipline.name] = campaign.progress
             campaign.run()
 
@@ -122,7 +121,7 @@ def run_one(discipline: Discipline, contract: Contract, numbers: bytes, *, as_js
     result = run_case(case, contract=contract)
     code = Exit.VIOLATED if result.found else Exit.UNKNOWN if result.is_undecided else Exit.HOLDS
     if as_json:
-        told = [{**each.key._asdict(), "decision": each.decision, "sentence": each.sentence} for each in result.found.values()]
+        told = [{**each.key._asdict(), "decision": each.place, "sentence": each.sentence} for each in result.found.values()]
         click.echo(json.dumps({"case": numbers.hex(), "events": result.num_events, "found": told, "exit_code": int(code)}, indent=2))
         return code
     console = make_console()
@@ -136,10 +135,10 @@ def run_one(discipline: Discipline, contract: Contract, numbers: bytes, *, as_js
     for number, decision in enumerate(case.decisions):
         console.print(f"{number:4} {_words(decision)}", markup=False)
         for found in result.found.values():
-            if found.decision == number:
+            if found.place == number:
                 console.print(f"     [bold red]{found.key.property}[/] ({escape(found.key.cause)}): {escape(found.sentence)}")
     for found in result.found.values():
-        if found.decision == len(case.decisions):
+        if found.place == len(case.decisions):
             console.print(f" end [bold red]{found.key.property}[/] ({escape(found.key.cause)}): {escape(found.sentence)}")
     console.print(f"{result.num_events} events; exit code {int(code)}")
     return code
@@ -153,22 +152,10 @@ def _rerun(session: _Session, corpus: Corpus, disciplines: Sequence[Discipline])
         session.say(f"kept {entry.name}: {word}" + (f"\n  {escape(entry.command)}" if still else ""))
 
 
-@contextmanager
-def _progress_line(session: _Session, plan: Plan) -> Iterator[Callable[[Progress], None]]:
-    """A line that says how far it is, on a terminal; nothing in a pipe."""
-    if session.is_quiet or not session.console.is_terminal:
-        yield lambda progress: None
-        return
+def _say_how_far(say: Callable[[str], None], plan: Plan, progress: Progress) -> None:
     of = f" of {plan.runs}" if plan.runs is not None else ""
-    columns = (SpinnerColumn(), TextColumn(plan.discipline.name), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Bar(*columns, console=session.console, transient=True) as bar:
-        task = bar.add_task("", total=None)
-
-        def tick(progress: Progress) -> None:
-            found = f", {len(progress.entries)} found" if progress.entries else ""
-            bar.update(task, description=f"{progress.runs}{of} runs, {progress.operations} operations{found}")
-
-        yield tick
+    found = f", {len(progress.entries)} found" if progress.entries else ""
+    say(f"{progress.runs}{of} runs, {progress.operations} operations{found}")
 
 
 # ---- summaries -------------------------------------------------------------------------------------------------------
@@ -183,7 +170,7 @@ def _print_summary(session: _Session, seed: int, seconds: float) -> None:
     for progress in session.done.values():
         total += progress.coverage
     if total:
-        _print_coverage(session.console, total)
+        print_coverage(session.console, total)
     for name, progress in session.done.items():
         first = "" if progress.operations_to_first is None else f", the first after {progress.operations_to_first} operations"
         session.console.print(
@@ -194,20 +181,6 @@ def _print_summary(session: _Session, seed: int, seconds: float) -> None:
     still = sum(still for _, still in session.kept)
     kept = f"; of {len(session.kept)} kept findings {still} still violated" if session.kept else ""
     session.console.print(f"contract {session.contract}, seed {seed}, {seconds:.1f} s{kept}; exit code {int(session.exit)}")
-
-
-def _print_coverage(console: Console, total: Counter[Feature]) -> None:
-    """A row a section; what is frequent comes first."""
-    table = Table("reached", "how often")
-    sections: dict[str, list[str]] = {}
-    for feature, times in total.most_common():
-        if feature.section != PAIR:
-            sections.setdefault(feature.section, []).append(f"{feature.what} {times}")
-    for section, told in sorted(sections.items()):
-        table.add_row(section, escape(", ".join(told)))
-    pairs = sum(feature.section == PAIR for feature in total)
-    table.add_row(PAIR, f"{pairs} different ones, one directly after the other")
-    console.print(table)
 
 
 def _report(session: _Session, seed: int, code: int) -> dict[str, Any]:
@@ -223,16 +196,9 @@ def _report(session: _Session, seed: int, code: int) -> dict[str, Any]:
                 "undecided": progress.undecided,
                 "operations_to_first": progress.operations_to_first,
                 "findings": [as_dict(entry) for entry in progress.entries.values()],
-                "coverage": _by_section(progress.coverage),
+                "coverage": by_section(progress.coverage),
             }
             for name, progress in session.done.items()
         },
         "exit_code": int(code),
     }
-
-
-def _by_section(coverage: Counter[Feature]) -> dict[str, dict[str, int]]:
-    sections: dict[str, dict[str, int]] = {}
-    for (section, what), times in sorted(coverage.items()):
-        sections.setdefault(section, {})[what] = times
-    return sections

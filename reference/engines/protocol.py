@@ -72,6 +72,17 @@ class TransferPart(NamedTuple):
     is_reported: bool
 
 
+class EngineFailedError(RuntimeError):
+    """An engine that is not written in Python failed: its adapter raises this from what came out of it.
+
+    `where`: the function that failed, as file:function or whatever its users call it.
+    """
+
+    def __init__(self, where: str, message: str) -> None:
+        super().__init__(message)
+        self.where = where
+
+
 class Anomaly(NamedTuple):
     """What an inspection of the live objects finds wrong. `property`: the name of the property that says it must not be.
 
@@ -89,8 +100,8 @@ Chooser = Callable[[StepRequest], Outcome]
 class Engine(Protocol):
     """A scheduler with its KV cache manager and connector, and the pipeline of steps that it has dispatched.
 
-    Every method may raise what the engine raises: that is a finding. SetupError alone is the harness's fault. Events go to the sink that
-    the engine was built with, the config first.
+    Every method may raise what the engine raises: that is a finding. SetupError is the harness's fault, and so is whatever comes out of
+    its own code. Events go to the sink that the engine was built with, the config first.
     """
 
     name: str

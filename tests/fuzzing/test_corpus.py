@@ -12,8 +12,10 @@ from click.testing import CliRunner
 from settled.model.disciplines import OPTIMISTIC, RIGHT, VLLM
 from settled.model.properties import Contract
 from settled.proofs.cli.main import cli
-from settled.proofs.fuzzing.corpus import Corpus, CorpusError, Entry
-from settled.proofs.fuzzing.running import Key, run_case
+from settled.proofs.folder import CorpusError
+from settled.proofs.fuzzing.corpus import Corpus, Entry
+from settled.proofs.fuzzing.running import run_case
+from settled.proofs.watching import Key
 from settled.reference.decisions import Decision
 from settled.reference.decoder import ConfigSpace, decode, with_decisions
 

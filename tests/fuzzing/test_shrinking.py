@@ -7,8 +7,9 @@ from random import Random
 import pytest
 
 from settled.model.disciplines import OPTIMISTIC
-from settled.proofs.fuzzing.running import Key, run_case
+from settled.proofs.fuzzing.running import run_case
 from settled.proofs.fuzzing.shrinking import Shrinker, size_of
+from settled.proofs.watching import Key
 from settled.reference.decisions import Decision
 from settled.reference.decoder import EVERYTHING, Case, ConfigSpace, decode
 

@@ -15,8 +15,9 @@ from settled.model.disciplines import DISCIPLINES, PREEMPT_FENCED, Discipline
 from settled.model.properties import Contract
 from settled.proofs.fuzzing.coverage import Coverage
 from settled.proofs.fuzzing.generating import ShardJob, Tried, tries
-from settled.proofs.fuzzing.running import Found, run_case
+from settled.proofs.fuzzing.running import run_case
 from settled.proofs.fuzzing.shrinking import Shrinker
+from settled.proofs.watching import Found
 from settled.reference.decisions import DRAIN
 from settled.reference.decoder import ConfigSpace, with_decisions
 
@@ -69,7 +70,7 @@ def test_a_broken_discipline_is_found_and_made_small(name: str) -> None:
     assert len(found) == SEEDS
     assert median(operations for operations, _, _ in found) <= min(STATED[name].operations, OPERATIONS_MAX)
     _, tried, first = found[0]
-    case = with_decisions(tried.case, (*tried.case.decisions, DRAIN)[: first.decision + 1])
+    case = with_decisions(tried.case, (*tried.case.decisions, DRAIN)[: first.place + 1])
     small = Shrinker(case, ConfigSpace(discipline=DISCIPLINES[name]), lambda each: first.key in run_case(each, until=first.key).found).run()
     assert len(small.decisions) <= STATED[name].decisions, small.decisions
 

@@ -1,0 +1,95 @@
+"""`settled hunt`: an engine under random workloads, watched by the monitor."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from settled.model.properties import Contract
+from settled.proofs.hunting.mixes import DEFAULT_MIX, MIXES
+
+EXIT_BAD_INPUT = 2
+WORKLOADS_DEFAULT = 500
+AUTO = "auto"
+
+
+@click.command()
+@click.argument("engine", metavar="ENGINE")
+@click.option("--seconds", type=click.FloatRange(min=0), help="End after N seconds.")
+@click.option(
+    "--workloads", type=click.IntRange(min=0), help=f"End after N workloads. Default: {WORKLOADS_DEFAULT}, unless --seconds is given."
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="The same mix and seed draw the same workloads.")
+@click.option("--mix", type=click.Choice(list(MIXES)), default=DEFAULT_MIX, show_default=True, help="What is drawn.")
+@click.option(
+    "--contract",
+    type=click.Choice([AUTO, *(contract.value for contract in Contract)]),
+    default=AUTO,
+    show_default=True,
+    help="What makes a free safe. auto: settled with a KV consumer, stream_order without.",
+)
+@click.option(
+    "--corpus",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Keep findings in DIR: a trace, a JSON file, a picture and a script each.",
+)
+@click.option("--number", type=click.IntRange(min=0), help="Run this one workload of the mix and seed, as printed with a finding.")
+@click.option(
+    "--workload",
+    "path",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Run the one workload of FILE, the JSON file of a finding.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
+def hunt(
+    engine: str,
+    seconds: float | None,
+    workloads: int | None,
+    seed: int,
+    mix: str,
+    contract: str,
+    folder: Path | None,
+    number: int | None,
+    path: Path | None,
+    as_json: bool,
+) -> None:
+    """Run an engine under random workloads, and judge every event.
+
+    ENGINE is vllm or tokenspeed, the unmodified scheduler that is installed, vllm==RELEASE, or reference==DISCIPLINE. The first violation
+    of each property, cause and kind is made small, drawn, and printed with the command that shows it again; with --corpus it is kept, and
+    an interrupt loses nothing. What the engine raises, and requests that never finish, are findings too. Exit code 0: nothing is violated.
+    1: something is. 2: bad input, or the harness failed. 3: nothing was run, or not all of it could be judged.
+    """
+    from settled.proofs.folder import CorpusError, read_json
+    from settled.proofs.hunting.campaign import Plan
+    from settled.proofs.hunting.corpus import workload_in
+    from settled.proofs.hunting.engines import EngineError, parse_engine
+    from settled.proofs.hunting.faults import HarnessError
+    from settled.proofs.hunting.workloads import MixError
+    from settled.proofs.report import hunting
+
+    if number is not None and path is not None:
+        raise click.UsageError("--number and --workload are one workload each: give one of them")
+    if number is not None or path is not None:
+        workloads = 1
+    elif workloads is None and seconds is None:
+        workloads = WORKLOADS_DEFAULT
+    try:
+        plan = Plan(
+            engine=str(parse_engine(engine)),
+            mix=mix,
+            seed=seed,
+            first=number or 0,
+            workloads=workloads,
+            seconds=seconds,
+            contract=None if contract == AUTO else Contract(contract),
+            workload=read_json(path, workload_in) if path is not None else None,
+            path=str(path or ""),
+        )
+        sys.exit(hunting.run(plan, folder=folder, as_json=as_json))
+    except (CorpusError, EngineError, HarnessError, MixError) as error:
+        click.echo(f"settled hunt: {error}", err=True)
+        sys.exit(EXIT_BAD_INPUT)

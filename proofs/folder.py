@@ -1,0 +1,61 @@
+"""A folder of findings: each file appears as a whole or not at all, whatever interrupts the writing."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+_Finding = TypeVar("_Finding")
+
+
+class CorpusError(ValueError):
+    """A file of the corpus is not what this version writes; the message names it and says what is wrong."""
+
+
+class Folder:
+    """A folder, made if it is not there. Raises OSError where nothing can be written."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.mkdir(parents=True, exist_ok=True)
+        self.replace(path / ".writable", "")
+        (path / ".writable").unlink()
+
+    def read(self, parse: Callable[[dict[str, Any]], _Finding]) -> list[_Finding]:
+        """What the JSON files say, by name; `parse` raises KeyError, TypeError or ValueError. Raises CorpusError."""
+        return [read_json(path, parse) for path in sorted(self.path.glob("*.json"))]
+
+    def replace(self, path: Path, text: str) -> None:
+        """Writes a whole file beside its place and moves it there."""
+        try:
+            with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=self.path, suffix=".part", delete=False) as part:
+                try:
+                    part.write(text)
+                    part.flush()
+                    Path(part.name).replace(path)
+                except BaseException:
+                    with suppress(OSError):
+                        Path(part.name).unlink()
+                    raise
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def read_json(path: Path, parse: Callable[[dict[str, Any]], _Finding]) -> _Finding:
+    """What a JSON file says. Raises CorpusError."""
+    try:
+        return parse(json.loads(path.read_text(encoding="utf-8")))
+    except KeyError as error:
+        raise CorpusError(f"{path}: {error} is missing or unknown") from error
+    except (ValueError, TypeError) as error:
+        raise CorpusError(f"{path}: not a finding of this version: {error}") from error
+
+
+def file_name(words: Iterable[str]) -> str:
+    """A name for files from words that need not be fit for one."""
+    return "-".join(re.sub(r"[^a-z0-9_]+", ".", word.lower()).strip(".") for word in words if word)

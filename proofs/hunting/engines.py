@@ -1,0 +1,55 @@
+"""Engines by the name that the command line gives them: NAME or NAME==RELEASE."""
+
+from __future__ import annotations
+
+import importlib
+from typing import NamedTuple, cast
+
+from settled.model.disciplines import DISCIPLINES
+from settled.reference.engines.protocol import EngineFactory
+from settled.reference.engines.reference_engine import ReferenceFactory
+
+REFERENCE, VLLM, TOKENSPEED = "reference", "vllm", "tokenspeed"
+RIGHT_DISCIPLINE = "settled"
+
+# Engine → its module and the class there that builds engines of whichever release is installed beside it.
+_FACTORIES = {
+    VLLM: ("settled.reference.engines.vllm.adapter", "VllmFactory"),
+    TOKENSPEED: ("settled.reference.engines.tokenspeed", "TokenSpeedFactory"),
+}
+ENGINES = (REFERENCE, *_FACTORIES)
+
+
+class EngineError(ValueError):
+    """No engine of that name, or another release than the one that is installed; the message says which."""
+
+
+class EngineName(NamedTuple):
+    """`release` is "" where none is asked for. The reference's releases are disciplines."""
+
+    name: str
+    release: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name}=={self.release}" if self.release else self.name
+
+
+def parse_engine(text: str) -> EngineName:
+    """Raises EngineError."""
+    name, _, release = text.partition("==")
+    if name not in ENGINES:
+        raise EngineError(f"unknown engine {text!r}; expected one of {', '.join(ENGINES)}, or one of them ==RELEASE")
+    if name == REFERENCE and (release or RIGHT_DISCIPLINE) not in DISCIPLINES:
+        raise EngineError(f"unknown discipline {release!r} of the reference; expected one of {', '.join(DISCIPLINES)}")
+    return EngineName(name, release)
+
+
+def factory_of(engine: EngineName) -> EngineFactory:
+    """What builds the engine in this process. Raises EngineError, ModuleNotFoundError where the engine is not installed."""
+    if engine.name == REFERENCE:
+        return ReferenceFactory(DISCIPLINES[engine.release or RIGHT_DISCIPLINE])
+    module, name = _FACTORIES[engine.name]
+    factory = cast(EngineFactory, getattr(importlib.import_module(module), name)())
+    if engine.release and factory.name.split()[-1] != engine.release:
+        raise EngineError(f"{engine} is asked for, but {factory.name} is installed here")
+    return factory

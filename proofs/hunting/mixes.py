@@ -1,0 +1,72 @@
+"""What a hunt draws, as data: a mix is a table of weights. The same mix, seed and number always give the same workload."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple
+
+
+class Pipeline(NamedTuple):
+    """How many steps may be in flight follows from these two, and the engine."""
+
+    async_scheduling: bool
+    pipeline_parallel_size: int
+
+
+ASYNC, SYNC = Pipeline(True, 1), Pipeline(False, 1)
+STAGES, ASYNC_STAGES, THREE_STAGES = Pipeline(False, 2), Pipeline(True, 2), Pipeline(True, 3)
+
+# The kinds of a setup's groups.
+WINDOW, FULL, CHUNK, MAMBA_NONE, MAMBA_ALIGN = "window", "full", "chunk", "mamba none", "mamba align"
+Kinds = tuple[str, ...]
+
+NO_CONNECTOR, PRODUCER, CONSUMER, BOTH = "none", "producer", "consumer", "both"
+
+
+def _table(weights: Mapping[Kinds, int]) -> Mapping[Kinds, int]:
+    return MappingProxyType(dict(weights))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mix:
+    """Weights by option. Sizes in tokens unless they say blocks; `percent_...` in percent of the setups or requests that could."""
+
+    summary: str
+    groups: Mapping[Kinds, int]
+    drafts: Mapping[int, int] = field(default_factory=lambda: {0: 3, 1: 2, 3: 4, 5: 2})
+    pipelines: Mapping[Pipeline, int] = field(default_factory=lambda: {ASYNC: 10, SYNC: 1, STAGES: 2, ASYNC_STAGES: 1, THREE_STAGES: 1})
+    connectors: Mapping[str, int] = field(default_factory=lambda: {NO_CONNECTOR: 1})
+    block_sizes: Mapping[int, int] = field(default_factory=lambda: {16: 4, 8: 1, 32: 1})
+    spare_blocks: Mapping[int, int] = field(default_factory=lambda: {0: 3, 1: 3, 2: 1, 4: 1, 8: 2, 40: 3})
+    percent_prefix_caching: int = 50
+    percent_extra_retained: int = 20
+    percent_shared: int = 50
+    percent_abort: int = 12
+
+
+_WINDOWS = _table({(WINDOW,): 3, (FULL, WINDOW): 3, (WINDOW, WINDOW): 1, (FULL, WINDOW, WINDOW): 1})
+_CHUNKS = _table({(CHUNK,): 2, (FULL, CHUNK): 3, (WINDOW, CHUNK): 1})
+_STATES = _table({(MAMBA_NONE,): 1, (FULL, MAMBA_NONE): 2, (FULL, MAMBA_ALIGN): 3, (FULL, WINDOW, MAMBA_ALIGN): 1})
+_LOADS = {CONSUMER: 2, BOTH: 5, PRODUCER: 1}
+
+MIXES: Mapping[str, Mix] = MappingProxyType(
+    {
+        "windows": Mix(summary="sliding windows, alone and in hybrids, no connector", groups=_WINDOWS, drafts={0: 1, 1: 2, 3: 4, 5: 2}),
+        "chunks": Mix(summary="chunked local attention, whole chunks a block or not", groups=_CHUNKS),
+        "states": Mix(summary="Mamba none and align, alone and in hybrids", groups=_STATES),
+        "full": Mix(summary="full attention", groups=_table({(FULL,): 1})),
+        "connectors": Mix(
+            summary="windows, chunks and full attention with a mock connector: loads, stores, failures, repeated reports",
+            groups=_table({(FULL,): 3, **_WINDOWS, **_CHUNKS}),
+            connectors=_LOADS,
+        ),
+        "all": Mix(
+            summary="everything, with and without a connector",
+            groups=_table({(FULL,): 3, **_WINDOWS, **_CHUNKS, **_STATES}),
+            connectors={NO_CONNECTOR: 6, **_LOADS},
+        ),
+    }
+)
+DEFAULT_MIX = "all"

@@ -1,0 +1,168 @@
+"""One workload on one engine, under the monitor, served until the engine is idle."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from settled.model.events import Event
+from settled.model.properties import Contract
+from settled.model.trace_io import TraceError
+from settled.proofs.hunting.coverage import HuntCoverage
+from settled.proofs.hunting.faults import CPU_SECONDS_MAX, HangError, fault_of, impossible, watchdog
+from settled.proofs.watching import Found, Key, Watched, Watcher
+from settled.reference.engines.operations import Add, Operation, Process, Report, Schedule, Workload, play
+from settled.reference.engines.protocol import Engine, EngineFactory
+from settled.reference.engines.setup import SetupError
+
+ADMISSION_PROGRESS = "admission_progress"
+QUIET_ROUNDS_MAX = 8  # rounds without any progress after which an engine is stuck
+_ROUNDS_MIN = 64
+_ROUNDS_A_TOKEN = 2
+_SCHEDULE, _PROCESS, _REPORT = Schedule(), Process(), Report()  # all drafts are accepted, all transfers end well
+
+
+@dataclass(slots=True)
+class Run:
+    """What a workload came to. `steps` counts scheduled ones; `is_undecided`: the monitor could not judge all of it.
+
+    `done` are the operations that could be done, the serving of what was left and one that raised included: played alone, they do the
+    same. `events` is empty unless they were asked for.
+    """
+
+    found: dict[Key, Found] = field(default_factory=dict)
+    done: list[Operation] = field(default_factory=list)
+    steps: int = 0
+    num_events: int = 0
+    is_undecided: bool = False
+    events: list[Event] = field(default_factory=list)
+
+
+def run_workload(
+    factory: EngineFactory,
+    workload: Workload,
+    *,
+    contract: Contract | None = None,
+    until: Key | None = None,
+    inspects: bool = True,
+    keep_events: bool = False,
+    coverage: HuntCoverage | None = None,
+    cpu_seconds_max: float = CPU_SECONDS_MAX,
+) -> Run:
+    """Plays the operations, then serves what is left until the engine is idle; stops early once `until` is found.
+
+    `contract` None: by the configuration, `settled` with a KV consumer and `stream_order` without. `inspects`: the live objects are
+    compared after every operation. Raises SetupError if the engine does not accept the setup, HarnessError for a fault that is not the
+    engine's.
+    """
+    result = Run()
+    listeners: list[Watcher] = [] if coverage is None else [coverage.listen]
+    if keep_events:
+        listeners.append(result.events.append)
+    if coverage is not None:
+        coverage.begin(workload)
+    watched = Watched(contract, listeners)
+    served: _Served | None = None
+    try:
+        with watchdog(cpu_seconds_max):
+            served = _Served(factory.create(workload.setup, watched), workload, watched, result, coverage, inspects, until)
+            served.play()
+            served.serve()
+            served.engine.end()
+    except _EnoughError:
+        pass
+    except TraceError as error:
+        watched.note(*impossible(error))
+    except (Exception, HangError) as error:
+        if served is None and isinstance(error, SetupError):
+            raise
+        watched.note(*fault_of(error))
+    else:
+        served = None  # it has ended
+        result.is_undecided = watched.is_undecided()
+    if served is not None:
+        served.end_anyhow()
+    result.found, result.num_events = watched.found, watched.num_events
+    return result
+
+
+class _EnoughError(Exception):
+    """What was looked for is found."""
+
+
+@dataclass(slots=True)
+class _Served:
+    """A workload that an engine is serving."""
+
+    engine: Engine
+    workload: Workload
+    watched: Watched
+    result: Run
+    coverage: HuntCoverage | None
+    inspects: bool
+    until: Key | None
+
+    def play(self) -> None:
+        """Does the operations that can be done."""
+        watched, operations = self.watched, self.workload.operations
+        for watched.place, operation in enumerate(operations):
+            self._do(operation)
+        watched.place = len(operations)
+
+    def serve(self) -> None:
+        """Fills the pipeline, processes and reports until nothing is left. The oldest request moves in every round, so there is a bound."""
+        quiet = 0
+        tokens = sum(each.prompt_tokens + each.max_tokens for each in self.workload.operations if isinstance(each, Add))
+        for _ in range(_ROUNDS_MIN + _ROUNDS_A_TOKEN * tokens):
+            if self.engine.is_idle:
+                self._look()
+                return
+            quiet = 0 if self._round() else quiet + 1
+            if quiet == QUIET_ROUNDS_MAX:
+                self._stuck("nothing moves")
+                return
+        self._stuck("no end")
+
+    def end_anyhow(self) -> None:
+        """What the engine changed in its process is put back, whatever state it is in."""
+        with suppress(Exception):
+            self.engine.end()
+
+    def _round(self) -> bool:
+        """Whether anything moved."""
+        moved = False
+        for _ in range(sum(not part.is_reported for part in self.engine.transfers())):
+            moved |= self._do(_REPORT)
+        for _ in range(self.engine.max_in_flight_steps):
+            if not self._do(_SCHEDULE):
+                break
+            moved = True
+        return self._do(_PROCESS) or moved
+
+    def _do(self, operation: Operation) -> bool:
+        # Noted before: it may raise. A step without tokens counts as not dispatched, but an engine may have executed it.
+        is_asked = type(operation) is Schedule and self.engine.num_unprocessed_steps < self.engine.max_in_flight_steps
+        self.result.done.append(operation)
+        if not play(self.engine, operation):
+            if not is_asked:
+                self.result.done.pop()
+            return False
+        self.result.steps += type(operation) is Schedule
+        if self.coverage is not None:
+            self.coverage.after(self.engine, operation)
+        self._look()
+        return True
+
+    def _look(self) -> None:
+        if self.inspects:
+            for anomaly in self.engine.inspect():
+                self.watched.note(Key(anomaly.property, f"inspected: {anomaly.cause}", ""), anomaly.sentence)
+        if self.until is not None and self.until in self.watched.found:
+            raise _EnoughError
+
+    def _stuck(self, how: str) -> None:
+        left = self.engine.unfinished_requests()
+        cause = f"{how}, requests are left" if left else f"{how}, no request is left"
+        who = f"requests {', '.join(left)} are not finished" if left else "the engine is not idle"
+        self.watched.note(Key(ADMISSION_PROGRESS, cause, ""), f"{how}: {who}, and every transfer has been reported")
+        self._look()

@@ -1,0 +1,235 @@
+"""Seeded random workloads, biased to where something changes: one token around a block, a window, a batch; pools that just suffice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from itertools import count
+from random import Random
+from typing import NamedTuple, TypeVar
+
+from settled.model.specs import ChunkedLocalAttentionSpec, FullAttentionSpec, KVCacheSpec, MambaSpec, SlidingWindowSpec
+from settled.proofs.hunting.mixes import (
+    CHUNK,
+    CONSUMER,
+    FULL,
+    MAMBA_ALIGN,
+    MAMBA_NONE,
+    MIXES,
+    NO_CONNECTOR,
+    PRODUCER,
+    WINDOW,
+    Kinds,
+    Mix,
+)
+from settled.reference.decisions import boundary_lengths
+from settled.reference.engines.operations import Abort, Add, Operation, Process, Report, Schedule, Workload
+from settled.reference.engines.protocol import Ending, EngineFactory, Offer
+from settled.reference.engines.setup import ConnectorSetup, EngineSetup, KVRole, SetupError
+
+WORKLOADS_A_SETUP = 16  # that differ in their operations alone: engines take long to build from a new configuration
+REDRAWS_MAX = 200  # setups refused one after the other before a hunt gives up
+_REQUESTS_MAX = 5
+_ROUNDS_MAX = 10
+_EXTRA_RETAINED_BY = (("speculative_method", "mtp"),)  # whose windows keep one token a draft but the first
+_FAMILIES = 3
+_ROLES = {PRODUCER: KVRole.PRODUCER, CONSUMER: KVRole.CONSUMER}
+
+_Option = TypeVar("_Option")
+
+
+class Drawn(NamedTuple):
+    """A workload; `number` counts those of a mix and seed. `refused`: why setups were refused before it, if it is the first of its own."""
+
+    number: int
+    workload: Workload
+    refused: tuple[str, ...] = ()
+
+
+class MixError(RuntimeError):
+    """The engine accepts no setup of a mix."""
+
+
+def workloads(mix_name: str, seed: int, factory: EngineFactory, *, first: int = 0) -> Iterator[Drawn]:
+    """All workloads from number `first` on, without end. Raises KeyError for an unknown mix, MixError."""
+    mix = MIXES[mix_name]
+    for family in count(first // WORKLOADS_A_SETUP):
+        setup, refused = _accepted_setup(mix, f"{mix_name}/{seed}/{family}", factory)
+        for number in range(max(first, family * WORKLOADS_A_SETUP), (family + 1) * WORKLOADS_A_SETUP):
+            rng = Random(f"{mix_name}/{seed}/{family}/{number}")
+            yield Drawn(number, Workload(setup, tuple(_operations(rng, mix, setup))), refused)
+            refused = ()
+
+
+# ---- setups ----------------------------------------------------------------------------------------------------------
+
+
+def _accepted_setup(mix: Mix, name: str, factory: EngineFactory) -> tuple[EngineSetup, tuple[str, ...]]:
+    """The first that the engine accepts; what it said of the others."""
+    refused: list[str] = []
+    for attempt in range(REDRAWS_MAX):
+        rng = Random(f"{name}/setup/{attempt}")
+        setup = draw_setup(rng, mix)
+        try:
+            sized = replace(setup, num_blocks=factory.min_num_blocks(setup) + _chosen(rng, mix.spare_blocks))
+        except SetupError as error:
+            refused.append(str(error))
+            continue
+        try:
+            factory.create(sized, None).end()
+        except SetupError as error:
+            refused.append(str(error))
+            continue
+        except Exception:  # the run of the first workload tells whose fault it is
+            pass
+        return sized, tuple(refused)
+    raise MixError(f"{factory.name} refused {REDRAWS_MAX} setups one after the other, the last because: {refused[-1]}")
+
+
+def draw_setup(rng: Random, mix: Mix) -> EngineSetup:
+    """A setup whose pool still has to be sized (`num_blocks` is 2)."""
+    kinds = _chosen(rng, mix.groups)
+    drafts = _chosen(rng, mix.drafts)
+    block_size = _chosen(rng, mix.block_sizes)
+    pipeline = _chosen(rng, mix.pipelines)
+    max_model_len = block_size * rng.choice((4, 6, 8, 10)) + rng.choice((0, 0, -1, 1))
+    max_num_seqs = rng.choice((1, 2, 3, 4, 8))
+    batch = rng.choice((block_size, 2 * block_size, 4 * block_size, max_model_len)) + rng.choice((0, 0, -1, 1))
+    retains = drafts > 1 and WINDOW in kinds and CHUNK not in kinds and _happens(rng, mix.percent_extra_retained)
+    sizes = _Sizes(block_size, drafts, max_model_len, drafts - 1 if retains else 0)
+    groups = tuple([_GROUPS[kind](rng, sizes) for kind in kinds])
+    return EngineSetup(
+        groups=groups,
+        num_blocks=2,
+        max_num_batched_tokens=max(batch, max_num_seqs * (1 + drafts)),
+        max_num_seqs=max_num_seqs,
+        max_model_len=max_model_len,
+        async_scheduling=pipeline.async_scheduling,
+        pipeline_parallel_size=pipeline.pipeline_parallel_size,
+        num_speculative_tokens=drafts,
+        enable_prefix_caching=_is_cached(rng, kinds, mix),
+        connector=_connector(rng, mix),
+        extra=_EXTRA_RETAINED_BY if retains else (),
+    )
+
+
+class _Sizes(NamedTuple):
+    block_size: int
+    drafts: int
+    max_model_len: int
+    extra_retained: int
+
+
+def _window(rng: Random, sizes: _Sizes) -> KVCacheSpec:
+    """One token around a multiple of the block size."""
+    window = max(1, sizes.block_size * rng.randint(1, 4) + rng.choice((-1, 0, 1)))
+    return SlidingWindowSpec(block_size=sizes.block_size, window=window, extra_retained=sizes.extra_retained)
+
+
+def _chunk(rng: Random, sizes: _Sizes) -> KVCacheSpec:
+    """Whole blocks, or half a block more."""
+    return ChunkedLocalAttentionSpec(
+        block_size=sizes.block_size, chunk=sizes.block_size * rng.randint(1, 4) + rng.choice((0, 0, sizes.block_size // 2))
+    )
+
+
+def _full(_rng: Random, sizes: _Sizes) -> KVCacheSpec:
+    return FullAttentionSpec(block_size=sizes.block_size)
+
+
+def _mamba_none(_rng: Random, sizes: _Sizes) -> KVCacheSpec:
+    """One block holds the state of a whole request."""
+    return MambaSpec(block_size=sizes.max_model_len, mode="none", num_speculative_blocks=sizes.drafts)
+
+
+def _mamba_align(_rng: Random, sizes: _Sizes) -> KVCacheSpec:
+    return MambaSpec(block_size=sizes.block_size, mode="align", num_speculative_blocks=sizes.drafts)
+
+
+_GROUPS: Mapping[str, Callable[[Random, _Sizes], KVCacheSpec]] = {
+    WINDOW: _window,
+    CHUNK: _chunk,
+    FULL: _full,
+    MAMBA_NONE: _mamba_none,
+    MAMBA_ALIGN: _mamba_align,
+}
+
+
+def _is_cached(rng: Random, kinds: Kinds, mix: Mix) -> bool:
+    """Mamba `align` is there for the prefix cache; a state that is overwritten in place cannot be in it."""
+    if MAMBA_NONE in kinds:
+        return False
+    return MAMBA_ALIGN in kinds or _happens(rng, mix.percent_prefix_caching)
+
+
+def _connector(rng: Random, mix: Mix) -> ConnectorSetup | None:
+    name = _chosen(rng, mix.connectors)
+    return None if name == NO_CONNECTOR else ConnectorSetup(role=_ROLES.get(name, KVRole.BOTH))
+
+
+# ---- operations ------------------------------------------------------------------------------------------------------
+
+
+def _operations(rng: Random, mix: Mix, setup: EngineSetup) -> Iterator[Operation]:
+    """Rounds that add, fill the pipeline and process, in the proportions that keep it full, empty, or neither."""
+    schedules_first = rng.choice((1, 2, 3))
+    added = 0
+    for _ in range(rng.randint(3, _ROUNDS_MAX)):
+        if added < _REQUESTS_MAX and (added == 0 or rng.random() < 0.4):
+            for _ in range(rng.choice((1, 1, 2))):
+                yield _add(rng, mix, setup, f"r{added}")
+                added += 1
+        for _ in range(rng.choice((schedules_first, schedules_first, 1))):
+            yield Schedule()
+        if _happens(rng, mix.percent_abort):
+            yield Abort(f"r{rng.randrange(added)}")
+        if setup.connector is not None and rng.random() < 0.5:
+            yield _report(rng)
+        if rng.random() < 0.9:
+            yield _process(rng, setup)
+
+
+def _add(rng: Random, mix: Mix, setup: EngineSetup, request_id: str) -> Add:
+    lengths = boundary_lengths(setup)
+    prompt = rng.choice(lengths)
+    longest = max(1, setup.max_model_len - prompt)
+    shared = 0
+    if _happens(rng, mix.percent_shared):
+        shared = rng.choice((prompt, prompt, prompt // 2, rng.choice(lengths)))
+    return Add(
+        request_id,
+        prompt_tokens=prompt,
+        max_tokens=min(longest, rng.choice((1, 2, 3, 5, 8, 16))),
+        family=rng.randrange(_FAMILIES) if shared else 0,
+        shared_tokens=min(shared, prompt),
+        offer=_offer(rng, setup, prompt),
+        is_stored=setup.connector is not None and rng.random() < 0.3,
+    )
+
+
+def _offer(rng: Random, setup: EngineSetup, prompt: int) -> Offer | None:
+    """A part of the prompt that ends around a block, or all of it."""
+    if not setup.kv_consumer or rng.random() < 0.3:
+        return None
+    tokens = prompt if rng.random() < 0.3 else min(prompt, rng.choice(boundary_lengths(setup)))
+    ending = rng.choice((Ending.GOOD, Ending.GOOD, Ending.FIRST_FAILED, Ending.ALL_FAILED))
+    return Offer(tokens, is_async=rng.random() < 0.75, workers=rng.choice((1, 1, 2)), ending=ending)
+
+
+def _process(rng: Random, setup: EngineSetup) -> Process:
+    drafts = setup.num_speculative_tokens
+    rejected = tuple([rng.choice((0, drafts, rng.randint(0, drafts))) for _ in range(rng.choice((1, 1, 2, 3)))]) if drafts else (0,)
+    return Process(rejected, (rng.randrange(3),) if rng.random() < 0.05 else ())
+
+
+def _report(rng: Random) -> Report:
+    ending = rng.choice((Ending.GOOD, Ending.GOOD, Ending.GOOD, Ending.FIRST_FAILED, Ending.ALL_FAILED))
+    return Report(rng.randrange(3), ending, again=rng.random() < 0.1)
+
+
+def _chosen(rng: Random, weights: Mapping[_Option, int]) -> _Option:
+    return rng.choices(list(weights), list(weights.values()))[0]
+
+
+def _happens(rng: Random, percent: int) -> bool:
+    return rng.random() * 100 < percent

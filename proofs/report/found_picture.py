@@ -1,0 +1,54 @@
+"""What a hunt found, drawn from its trace."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+from rich.console import Console, RenderableType
+from rich.text import Text
+
+from settled.model.events import Config, Event
+from settled.model.monitor import Monitor, Violation
+from settled.model.trace_io import decode_line
+from settled.proofs.hunting.finding import Finding
+from settled.proofs.report.console import PIPE_COLUMNS
+from settled.proofs.report.picture import draw
+from settled.proofs.report.signs import UNICODE, Signs
+
+PICTURE_ROWS_MAX = 12
+
+
+def picture_of(finding: Finding, *, width: int, signs: Signs) -> RenderableType:
+    """The violation and what its request did before; for what no event of the trace shows, one line that says so."""
+    events = _events(finding)
+    violation = _violation(finding, events)
+    if violation is None:
+        return Text("no picture: it is not an event of the trace that shows it", style="dim")
+    until = [(line, event) for line, event in events if line <= violation.line]
+    return draw(until, violation, width=width, signs=signs, rows_max=PICTURE_ROWS_MAX)
+
+
+def picture_text(finding: Finding) -> str:
+    """The picture as plain text, under what it shows."""
+    out = StringIO()
+    console = Console(file=out, width=PIPE_COLUMNS, highlight=False, soft_wrap=True)
+    console.print(f"{finding.engine} violates {finding.key.property} ({finding.key.cause})\n{finding.sentence}\n", markup=False)
+    console.print(picture_of(finding, width=PIPE_COLUMNS, signs=UNICODE))
+    return out.getvalue()
+
+
+def _events(finding: Finding) -> list[tuple[int, Event]]:
+    numbered = [(number, decode_line(line, finding.name, number)) for number, line in enumerate(finding.trace, start=1)]
+    return [(number, event) for number, event in numbered if event is not None]
+
+
+def _violation(finding: Finding, events: list[tuple[int, Event]]) -> Violation | None:
+    """The first of the finding's property and cause."""
+    if not events or not isinstance(events[0][1], Config):
+        return None
+    monitor = Monitor(events[0][1], finding.contract)
+    for line, event in events:
+        for violation in monitor.feed(line, event):
+            if (violation.property, violation.cause) == (finding.key.property, finding.key.cause):
+                return violation
+    return None

@@ -85,7 +85,10 @@ def _initialize_kv_caches(setup: EngineSetup, release: Release) -> Any:
     from vllm.v1.engine.core import EngineCore
 
     vllm_config = vllm_config_for(setup, release)
-    executor = _Executor(layer_specs(setup, release), setup.num_blocks * page_bytes(setup))
+    page = page_bytes(setup)
+    host_bytes = dict(setup.connector.extra).get("cpu_bytes_to_use") if setup.connector is not None else None
+    host_blocks = None if host_bytes is None else int(host_bytes) // page
+    executor = _Executor(layer_specs(setup, release), setup.num_blocks * page, host_blocks)
     core = SimpleNamespace(model_executor=executor, collective_rpc=_no_rpc, available_gpu_memory_for_kv_cache=-1)
     with refused():
         answer = EngineCore._initialize_kv_caches(core, vllm_config)
@@ -100,9 +103,10 @@ def _initialize_kv_caches(setup: EngineSetup, release: Release) -> Any:
 class _Executor:
     """What start-up asks of workers."""
 
-    def __init__(self, specs: dict[str, Any], available_bytes: int) -> None:
+    def __init__(self, specs: dict[str, Any], available_bytes: int, host_blocks: int | None) -> None:
         self.specs = specs
         self.available_bytes = available_bytes
+        self.host_blocks = host_blocks
 
     def get_kv_cache_specs(self) -> list[dict[str, Any]]:
         return [dict(self.specs)]  # start-up may change the dictionary
@@ -125,8 +129,8 @@ class _Executor:
         """Workers warm up."""
 
     def get_simple_cpu_offload_num_blocks(self) -> int | None:
-        """Asked only beside SimpleCPUOffloadConnector, which is given what it is configured with."""
-        return None
+        """Asked only beside SimpleCPUOffloadConnector: blocks that the host's memory holds."""
+        return self.host_blocks
 
 
 def _no_rpc(method: str, args: tuple[Any, ...] = ()) -> None:

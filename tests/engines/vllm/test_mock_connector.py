@@ -44,7 +44,8 @@ def test_a_load_beside_the_steps_covers_whole_blocks_or_the_whole_prompt(tokens:
     engine, events = engine_of(one_group())
     engine.add_request(offered(Offer(tokens)))
     assert not engine.schedule()
-    assert loaded_tokens(engine) == expected
+    if at_least("0.18.1"):  # earlier ones count when the load is over
+        assert loaded_tokens(engine) == expected
     (load,) = of(Load, events)
     assert len(load.blocks[0]) == blocks  # type: ignore[attr-defined]
     assert load.step is None  # type: ignore[attr-defined]

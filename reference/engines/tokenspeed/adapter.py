@@ -1,20 +1,22 @@
 """TokenSpeed's scheduler behind the engine protocol: `next_execution_plan` schedules, `advance` processes.
 
-A plan names requests, tokens and block tables, and no positions of decode steps; those follow from what was sampled. The scheduler knows no
+A plan names requests, tokens and block tables, and no positions of decode steps: those follow from what was sampled. The scheduler knows no
 end of a request by itself: whoever drives it says so, with the output. Counters, the prefix cache and transfers are not recorded.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
+from itertools import chain, combinations
 from typing import Any
 
 from settled.model.events import (
     Add,
     Config,
+    Copy,
     End,
     Event,
     Finish,
@@ -97,6 +99,7 @@ class TokenSpeedEngine:
                 kv_consumer=False,
                 groups=setup.groups,
                 max_model_len=setup.max_model_len,
+                records=("copies",),
             )
         )
 
@@ -154,7 +157,9 @@ class TokenSpeedEngine:
         for each in plan.aborts:
             self._finish(each.request_id, "error")
         rows, scheduled = [], []
-        fresh = frozenset(page for pages in plan.pages_to_zero.values() for page in pages)
+        copies = [(group, *pair) for group in self._groups for pair in plan.pages_to_copy.get(group_id(group), ())]
+        zeroed = [page for pages in plan.pages_to_zero.values() for page in pages]
+        fresh = frozenset([*zeroed, *[target for _, _, target in copies]])
         batches = [batch for batch in plan.forward if batch.request_ids]
         told = [told for batch in batches for told in self._told(batch)]
         for name, _, _, tables in told:
@@ -167,6 +172,8 @@ class TokenSpeedEngine:
             scheduled.append(entry)
         if not rows:
             return False
+        for group, source, target in copies:
+            self._emit(Copy(step=self._steps, group=group, source=source, target=target))
         self._emit(Schedule(step=self._steps, requests=tuple(scheduled)))
         self._unprocessed.append(_Step(self._steps, tuple(rows), frozenset(row.request_id for row in rows)))
         self._steps += 1
@@ -279,18 +286,20 @@ class TokenSpeedEngine:
     def _release_held_back(self, told: Mapping[str, PerGroup]) -> None:
         """Whole tables of finished requests go when the scheduler counts fewer blocks in use than with them.
 
-        Those go first that no step needs. `told`: tables of the plan that was just made. A table of which every block is shared leaves no
-        mark: it goes as soon as no step needs it.
+        The fewest go whose blocks explain the count, of equal ones those that no step needs. A table of which every block is shared leaves
+        no mark: it goes as soon as no step needs it. `told`: tables of the plan that was just made.
         """
         in_flight = {name for step in self._unprocessed for name in step.request_ids}
-        gone: list[str] = []
-        for name in sorted(self._held_back, key=lambda each: each in in_flight):
-            before = self._tables.num_held_after(told, gone)
-            is_shared = before == self._tables.num_held_after(told, [*gone, name])
-            if self.scheduler.active_lcm_blocks() < before or (is_shared and name not in in_flight):
-                gone.append(name)
-        for name in gone:
+        candidates = sorted(self._held_back, key=lambda each: each in in_flight)
+        counted = self.scheduler.active_lcm_blocks()
+        subsets = chain.from_iterable([combinations(candidates, count) for count in range(len(candidates) + 1)])
+        gone = next((subset for subset in subsets if self._tables.num_held_after(told, subset) == counted), ())
+        unseen = [name for name in candidates if name not in in_flight and self._leaves_no_mark(name, told, gone)]
+        for name in dict.fromkeys([*gone, *unseen]):
             self._tables.release_all(name, self._held_back.pop(name))
+
+    def _leaves_no_mark(self, name: str, told: Mapping[str, PerGroup], gone: Collection[str]) -> bool:
+        return self._tables.num_held_after(told, gone) == self._tables.num_held_after(told, [*gone, name])
 
     # ---- transfers and state -----------------------------------------------------------------------------------------
 

@@ -74,7 +74,9 @@ def start(setup: EngineSetup) -> Any:
         most = scheduler.max_single_request_tokens()
     except (ValueError, RuntimeError) as error:
         raise SetupError(f"TokenSpeed: {error}") from error
-    _require(most >= setup.max_model_len, f"a request may have {most} tokens at most in this pool, not {setup.max_model_len}")
+    # Its own bound for a request counts a whole decode step behind the prompt, however few tokens are asked for.
+    needed = setup.max_model_len + setup.num_speculative_tokens
+    _require(most >= needed, f"a request may have {most} tokens at most in this pool, not {needed}")
     return scheduler
 
 

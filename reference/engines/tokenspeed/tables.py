@@ -41,7 +41,11 @@ class Tables:
         return len({block for groups in tables.values() for table in groups for block in table} - {NULL_BLOCK})
 
     def release_gone(self, request_id: str, tables: PerGroup) -> None:
-        """Gives up what a plan's tables of a request no longer have: pruned blocks, and those replaced by others with the same content."""
+        """Gives up what a plan's tables of a request no longer have: pruned blocks, and those replaced by others with the same content.
+
+        A block is replaced when another request has computed the same tokens, and when a partial last block enters the prefix cache: the
+        request goes on in a copy. The trace has one cause for all of them.
+        """
         for group, (former, table) in enumerate(zip(self.of.get(request_id, ((),) * self.num_groups), tables, strict=True)):
             gone = [index for index, block in enumerate(former) if block not in (NULL_BLOCK, _at(table, index))]
             self._release(request_id, group, gone, former, "window")

@@ -11,6 +11,7 @@ from traceback import walk_tb
 from types import FrameType
 from typing import NamedTuple, NoReturn
 
+from settled.model.trace_io import TraceError
 from settled.proofs.watching import ENGINE_FAULT, Key
 from settled.reference.engines.protocol import EngineFailedError
 from settled.reference.engines.setup import SetupError
@@ -51,6 +52,12 @@ def fault_of(error: BaseException) -> Fault:
     name = type(error.__cause__ if isinstance(error, EngineFailedError) and error.__cause__ is not None else error).__name__
     what = f"{name}: {error}".partition("\n")[0].removesuffix(": ")
     return Fault(Key(ENGINE_FAULT, f"{name} in {where}", ""), f"the engine failed in {where}: {what}")
+
+
+def impossible(error: TraceError) -> Fault:
+    """An event that the trace's own past rules out: the engine did what none may do, or the recorder tells it wrongly."""
+    event = error.message.partition(":")[0]
+    return Fault(Key(ENGINE_FAULT, f"impossible event: {event}", ""), f"line {error.line} of the trace is impossible: {error.message}")
 
 
 def _innermost(error: BaseException) -> str | None:

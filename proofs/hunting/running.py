@@ -9,16 +9,16 @@ from settled.model.events import Event
 from settled.model.properties import Contract
 from settled.model.trace_io import TraceError
 from settled.proofs.hunting.coverage import HuntCoverage
-from settled.proofs.hunting.faults import CPU_SECONDS_MAX, HangError, HarnessError, fault_of, watchdog
+from settled.proofs.hunting.faults import CPU_SECONDS_MAX, HangError, fault_of, impossible, watchdog
 from settled.proofs.watching import Found, Key, Watched, Watcher
 from settled.reference.engines.operations import Add, Operation, Process, Report, Schedule, Workload, play
 from settled.reference.engines.protocol import Engine, EngineFactory
 from settled.reference.engines.setup import SetupError
 
 ADMISSION_PROGRESS = "admission_progress"
-QUIET_ROUNDS_MAX = 4  # rounds without any progress after which an engine is stuck
+QUIET_ROUNDS_MAX = 8  # rounds without any progress after which an engine is stuck
 _ROUNDS_MIN = 64
-_ROUNDS_A_TOKEN = 4
+_ROUNDS_A_TOKEN = 2
 _SCHEDULE, _PROCESS, _REPORT = Schedule(), Process(), Report()  # all drafts are accepted, all transfers end well
 
 
@@ -72,7 +72,7 @@ def run_workload(
     except _EnoughError:
         pass
     except TraceError as error:
-        raise HarnessError(f"the recorded trace is impossible: {error}") from error
+        watched.note(*impossible(error))
     except (Exception, HangError) as error:
         if served is None and isinstance(error, SetupError):
             raise
@@ -133,7 +133,9 @@ class _Served:
         moved = False
         for _ in range(sum(not part.is_reported for part in self.engine.transfers())):
             moved |= self._do(_REPORT)
-        while self._do(_SCHEDULE):  # up to the depth of the pipeline
+        for _ in range(self.engine.max_in_flight_steps):
+            if not self._do(_SCHEDULE):
+                break
             moved = True
         return self._do(_PROCESS) or moved
 

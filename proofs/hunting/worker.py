@@ -17,6 +17,7 @@ from settled.proofs.hunting.finding import finding_as_dict
 from settled.proofs.hunting.messages import DONE, FAILED, FOUND, PROGRESS, SHRUNK, plan_of, progress_as_dict
 from settled.proofs.hunting.plain import workload_as_dict
 from settled.proofs.hunting.workloads import MixError
+from settled.reference.engines.setup import SetupError
 
 EXIT_DONE, EXIT_FAILED = 0, 2
 _SECONDS_BETWEEN = 0.25  # two reports of progress
@@ -49,7 +50,7 @@ class Worker:
         except WorkloadFailedError as error:
             self._say(FAILED, message=str(error), number=error.number, workload=workload_as_dict(error.workload))
             return EXIT_FAILED
-        except (EngineError, MixError, ImportError) as error:
+        except (EngineError, MixError, ImportError, SetupError) as error:
             self._say(FAILED, message=f"{type(error).__name__}: {error}")
             return EXIT_FAILED
         self._say(DONE, progress=progress_as_dict(hunt.progress))

@@ -286,13 +286,18 @@ class TokenSpeedEngine:
     def _release_held_back(self, told: Mapping[str, PerGroup]) -> None:
         """Whole tables of finished requests go when the scheduler counts fewer blocks in use than with them.
 
-        The fewest go whose blocks explain the count, of equal ones those that no step needs. A table of which every block is shared leaves
-        no mark: it goes as soon as no step needs it. `told`: tables of the plan that was just made.
+        Those go whose blocks explain the count: if more than one choice does, the one with the fewest whose steps are unprocessed, and of
+        those the smallest. A table of which every block is shared leaves no mark: it goes as soon as no step needs it. `told`: tables of
+        the plan that was just made.
         """
         in_flight = {name for step in self._unprocessed for name in step.request_ids}
-        candidates = sorted(self._held_back, key=lambda each: each in in_flight)
+        waiting = {name for name, cause in self._held_back.items() if cause != "abort" and name in in_flight}
+        candidates = list(self._held_back)
         counted = self.scheduler.active_lcm_blocks()
-        subsets = chain.from_iterable([combinations(candidates, count) for count in range(len(candidates) + 1)])
+        subsets = sorted(
+            chain.from_iterable([combinations(candidates, count) for count in range(len(candidates) + 1)]),
+            key=lambda names: len(waiting.intersection(names)),
+        )
         gone = next((subset for subset in subsets if self._tables.num_held_after(told, subset) == counted), ())
         unseen = [name for name in candidates if name not in in_flight and self._leaves_no_mark(name, told, gone)]
         for name in dict.fromkeys([*gone, *unseen]):

@@ -138,8 +138,10 @@ def _draft_arguments(setup: EngineSetup, release: Release) -> str:
 def _block_size_arguments(setup: EngineSetup, release: Release) -> str:
     if needs_resolving(setup, release):
         return "block_size=block_size, hash_block_size=hash_block_size"
-    size = _cache_block_size(setup)
-    return f"block_size={size}, hash_block_size={size}" if release.has("resolves_block_sizes") else f"block_size={size}"
+    if release.has("resolves_block_sizes"):
+        size = setup.groups[0].block_size
+        return f"block_size={size}, hash_block_size={size}"
+    return f"block_size={_cache_block_size(setup)}"
 
 
 def _hasher_arguments(setup: EngineSetup, release: Release) -> str:

@@ -30,13 +30,15 @@ class ScriptedConnector:
     def features(self) -> Mapping[str, bool]:
         """Regions of the template."""
         synchronous = [offer for offer in self._offers.values() if not offer.is_async]
+        has_failures = self._has_failures
         return {
             "connector": self._setup.connector is not None,
             "synchronous": bool(synchronous),
             "synchronous_failures": self._has_one_group and any(offer.ending is not Ending.GOOD for offer in synchronous),
             "stores": bool(self._stored),
             "reports": any(not report.again for report in self._reports),
-            "failures": any(self._fails(report) for report in self._reports),
+            "block_failures": self._has_one_group and has_failures,
+            "request_failures": not self._has_one_group and has_failures,
         }
 
     @property
@@ -44,7 +46,7 @@ class ScriptedConnector:
         """Gaps of the template."""
         synchronous = {name: offer for name, offer in self._offers.items() if not offer.is_async}
         workers = {name: offer.workers for name, offer in self._offers.items() if offer.is_async and offer.workers > 1}
-        failures, single = self.features["failures"], self._has_one_group
+        failures = self._has_failures
         return {
             "offers": _dictionary({name: str(self._available(name)) for name in self._offers}),
             "synchronous": _dictionary({name: _FAILED[offer.ending] for name, offer in synchronous.items()}),
@@ -55,11 +57,6 @@ class ScriptedConnector:
             "failed_parameter": ", failed=slice(0)" if failures else "",
             "failed_argument": ", failed=failed" if failures else "",
             "failed_text": "; it failed for blocks {transfer.blocks[failed]}" if failures else "",
-            "tell_failure": (
-                "told.invalid_block_ids.update(each.transfer.blocks[each.failed])"
-                if single
-                else "told.failed_recving.update([each.transfer.request_id] if each.transfer.blocks[each.failed] else [])"
-            ),
             "has_requests": "(scheduler.has_requests() or reports)" if self.features["reports"] else "scheduler.has_requests()",
             "connector_arguments": self._arguments(),
         }
@@ -72,6 +69,10 @@ class ScriptedConnector:
         if self._fails(report):
             arguments.append(f"failed={_FAILED[report.ending]}")
         return f"report({', '.join(arguments)})"
+
+    @property
+    def _has_failures(self) -> bool:
+        return any(self._fails(report) for report in self._reports)
 
     def _fails(self, report: Report) -> bool:
         """Before releases that know failed requests, only blocks of a single group can fail."""

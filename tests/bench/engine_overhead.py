@@ -1,13 +1,14 @@
 """What recording and checking add to vLLM's own step time.
 
-Three engines serve the same requests, step by step in turn: one alone, one with a recorder, one with a recorder and the monitor. Compared is
-the time of the processor that the scheduler's `schedule` and `update_from_output` take, the recorder's part in them included; so neither
+Three engines serve the same requests, step by step in turn: one alone, one with a recorder, one with a recorder and the monitor. What
+is compared is the processor's time in the scheduler's `schedule` and `update_from_output`, the recorder's part in them included; so neither
 what else the machine does nor the driver counts. Run it with a release's interpreter: `python tests/bench/engine_overhead.py`.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import time
 from collections.abc import Callable
@@ -100,6 +101,8 @@ def main() -> None:
         setup = setup_of(arguments.requests, caches=caches, drafts=drafts)
         sinks = (None, lambda event: None, Checking())
         alone, traced, checked = [Timed(setup, sink) for sink in sinks]
+        gc.collect()
+        gc.freeze()  # as vLLM's engine core does once it has started
         for _ in range(arguments.steps):
             for timed in (alone, traced, checked):
                 timed.step()

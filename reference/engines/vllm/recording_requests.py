@@ -8,6 +8,7 @@ from typing import Any, Literal
 from settled.model.events import Add, Computed, ComputedCause, Finish, FinishReason, Preempt, ReleaseCause
 from settled.reference.engines.vllm.recording_blocks import BlockRecorder
 from settled.reference.engines.vllm.recording_live import KnownRequest, Recording
+from settled.reference.engines.vllm.recording_releases import Features
 
 _REASONS: dict[str, FinishReason] = {
     "FINISHED_LENGTH_CAPPED": "length",
@@ -32,7 +33,7 @@ class RequestRecorder:
     `counters` keeps the counters of those whose output was taken in before something else changed them.
     """
 
-    def __init__(self, recording: Recording, blocks: BlockRecorder, *, preempts_inline: bool, counts_when_loaded: bool) -> None:
+    def __init__(self, recording: Recording, blocks: BlockRecorder, features: Features) -> None:
         self.affected: set[str] = set()
         self.counters: dict[str, tuple[int, int, int]] = {}
         self._recording = recording
@@ -52,12 +53,16 @@ class RequestRecorder:
         patches.wrap_if_present(scheduler, "_handle_failed_recving", self._around_failed_recving)
         patches.wrap_if_present(scheduler, "_handle_stopped_request", self._around_stopped)
         patches.wrap(scheduler, "reset_prefix_cache", self._around_reset)
-        patches.wrap(scheduler.kv_cache_manager, "allocate_slots", self._around_allocate_slots)
-        if preempts_inline:
+        if features.touches_per_group:
+            patches.wrap(scheduler.kv_cache_manager, "allocate_slots", self._around_allocate_slots)
+        else:
+            patches.wrap(scheduler.kv_cache_manager.coordinator, "allocate_new_computed_blocks", self._around_new_computed_blocks)
+        if features.preempts_inline:
             patches.wrap(scheduler.kv_cache_manager, "free", self._around_free_inline)
         if scheduler.connector is not None:
-            patches.wrap(scheduler.connector, "update_state_after_alloc", self._around_update_state_after_alloc)
-            if counts_when_loaded:
+            if features.touches_per_group:
+                patches.wrap(scheduler.connector, "update_state_after_alloc", self._around_update_state_after_alloc)
+            if features.counts_when_loaded:
                 patches.wrap(scheduler.connector, "get_num_new_matched_tokens", self._around_matched)
 
     def _known(self, request: Any) -> KnownRequest:
@@ -84,6 +89,16 @@ class RequestRecorder:
 
         return add_request
 
+    def _around_new_computed_blocks(self, original: Any) -> Any:
+        """The coordinator is told of a hit when there is room for the request; for one that has blocks already it is not called."""
+
+        def allocate_new_computed_blocks(request_id: str, *args: Any, **kwargs: Any) -> Any:
+            request = self._recording.requests.by_id[request_id].request
+            self._found(request, kwargs["num_local_computed_tokens"] - request.num_computed_tokens, kwargs["num_external_computed_tokens"])
+            return original(request_id, *args, **kwargs)
+
+        return allocate_new_computed_blocks
+
     def _around_allocate_slots(self, original: Any) -> Any:
         blocks, has_connector = self._blocks, self._recording.scheduler.connector is not None
 
@@ -103,15 +118,19 @@ class RequestRecorder:
     def _around_update_state_after_alloc(self, original: Any) -> Any:
         def update_state_after_alloc(request: Any, blocks: Any, num_external_tokens: int, *args: Any, **kwargs: Any) -> Any:
             local_hit, self._local_hit = self._local_hit, None
-            if local_hit is not None and local_hit[0] == request.request_id and local_hit[1] + num_external_tokens:
-                if request.request_id in self._loads_beside and num_external_tokens:
-                    self._pending_loads[request.request_id] = (local_hit[1], num_external_tokens)
-                else:
-                    self._hit(request, local_hit[1], num_external_tokens)
-            self._loads_beside.discard(request.request_id)
+            if local_hit is not None and local_hit[0] == request.request_id:
+                self._found(request, local_hit[1], num_external_tokens)
             return original(request, blocks, num_external_tokens, *args, **kwargs)
 
         return update_state_after_alloc
+
+    def _found(self, request: Any, num_local_tokens: int, num_external_tokens: int) -> None:
+        """Tokens that it need not compute; those of a load are counted now, or in some releases when they are there."""
+        if num_external_tokens and request.request_id in self._loads_beside:
+            self._pending_loads[request.request_id] = (num_local_tokens, num_external_tokens)
+        elif num_local_tokens + num_external_tokens:
+            self._hit(request, num_local_tokens, num_external_tokens)
+        self._loads_beside.discard(request.request_id)
 
     def _around_matched(self, original: Any) -> Any:
         def get_num_new_matched_tokens(request: Any, num_computed_tokens: int) -> Any:

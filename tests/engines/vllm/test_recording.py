@@ -164,10 +164,9 @@ def test_an_operation_that_nobody_explains_is_told() -> None:
     pool = run.engine.scheduler.kv_cache_manager.block_pool
     blocks = pool.get_new_blocks(2)
     pool.free_blocks(blocks)
-    assert [sentence.split(",")[0] for sentence in run.engine.recorder.unattributed] == [
-        ["blocks [1", " 2] were taken for nobody"][0],
-        "blocks [1, 2] were freed",
-    ]
+    taken, freed = run.engine.recorder.unattributed
+    assert "taken for nobody" in taken
+    assert "nobody held" in freed
 
 
 # ---- single events -------------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ class SchedulerRecorder:
         sink(self.config)
         self._recording = Recording(scheduler, sink, KnownRequests(len(self.config.groups)), sink)
         self._blocks = BlockRecorder(self._recording, touches_per_group=features.touches_per_group)
-        self._requests = RequestRecorder(self._recording, self._blocks, preempts_inline=features.preempts_inline)
+        self._requests = RequestRecorder(self._recording, self._blocks, features)
         self._steps = StepRecorder(self._recording, self._blocks, self._requests, counts_stale=features.counts_stale)
         self._transfers = TransferRecorder(self._recording)
 

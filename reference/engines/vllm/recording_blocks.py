@@ -21,6 +21,7 @@ _GROWING = (
     "add_local_computed_blocks",
     "allocate_external_computed_blocks",
 )
+_NEVER_PRUNING = frozenset({"FullAttentionManager", "SinkFullAttentionManager"})  # asked at each step, and nothing ever happens
 
 
 class BlockRecorder:
@@ -35,6 +36,10 @@ class BlockRecorder:
         self.fence = FenceRecorder(recording, self.holders)
         self.cache = CacheRecorder(recording, self._pool)
         self.copy_groups: dict[int, int] = {}  # target of a copy to be made → its group
+        # A hit within a block, and with it a copy on write, needs hashes of less than a block.
+        self._has_partial_hits = any(
+            getattr(self._pool, "hash_block_size", single.block_size) != single.block_size for single in self.managers
+        )
         self.admitted: str | None = None  # the request for which slots are being allocated
         self._request_id: str | None = None  # whose table a manager is working on
         self._group = 0
@@ -60,7 +65,8 @@ class BlockRecorder:
         patches = self._recording.patches
         for name in _GROWING:
             patches.wrap_if_present(manager, name, lambda original: self._around_growth(group, manager, original))
-        patches.wrap(manager, "remove_skipped_blocks", lambda original: self._within(group, original))
+        if type(manager).__name__ not in _NEVER_PRUNING:
+            patches.wrap(manager, "remove_skipped_blocks", lambda original: self._within(group, original))
         patches.wrap(manager, "free", lambda original: self._within(group, original))
         patches.wrap_if_present(manager, "pop_blocks_for_free", lambda original: self._around_pop(group, original))
 
@@ -92,6 +98,16 @@ class BlockRecorder:
         can_copy = hasattr(manager, "_pending_cow_copies")
 
         def wrapped(request_id: str, *args: Any, **kwargs: Any) -> Any:
+            self._request_id, self._group = request_id, group
+            try:
+                result = original(request_id, *args, **kwargs)
+            finally:
+                self._request_id = None
+            if self._fresh or self._touched:
+                self._grew(self._recording.requests.by_id[request_id], group, manager, None, 0)
+            return result
+
+        def wrapped_exactly(request_id: str, *args: Any, **kwargs: Any) -> Any:
             length = len(tables[request_id]) if request_id in tables else 0
             copies = len(manager._pending_cow_copies) if can_copy else 0
             self._request_id, self._group = request_id, group
@@ -103,15 +119,19 @@ class BlockRecorder:
                 self._grew(self._recording.requests.by_id[request_id], group, manager, length, copies)
             return result
 
-        return wrapped
+        return wrapped_exactly if has_moves or (can_copy and self._has_partial_hits) else wrapped
 
-    def _grew(self, known: KnownRequest, group: int, manager: Any, length: int, num_copies: int) -> None:
-        """A table has grown from `length` entries: where its new blocks stand."""
+    def _grew(self, known: KnownRequest, group: int, manager: Any, length: int | None, num_copies: int) -> None:
+        """A table has grown, from `length` entries or by no more than the blocks that the pool gave: where they stand."""
         blocks = manager.req_to_blocks.get(known.request.request_id, ())
         fresh, touched = self._fresh, self._touched
+        if length is None:
+            length = max(0, len(blocks) - len(fresh) - len(touched))
         self._fresh, self._touched = [], []
         table = known.tables[group]
-        added = {block.block_id: index for index, block in enumerate(blocks[length:], length) if not block.is_null}
+        added = _places(blocks, length)
+        if not all(block in added for block in (*fresh, *touched)):
+            added = _places(blocks, 0)
         for block, index in added.items():
             former = table.get(block)
             if former is not None and former != index:
@@ -260,6 +280,11 @@ class BlockRecorder:
         )
         if known.is_finished:
             self._recording.requests.forget_if_gone(known)
+
+
+def _places(blocks: Sequence[Any], first: int) -> dict[int, int]:
+    """The index of each block from an index on."""
+    return {block.block_id: index for index, block in enumerate(blocks[first:], first) if not block.is_null}
 
 
 def _index_of(blocks: Sequence[Any], block: Any) -> int:

@@ -60,10 +60,10 @@ def _request_state(known: KnownRequest, steps: StepRecorder) -> RequestState:
     """The counters by the unprocessed steps: every release has those."""
     in_flight = stale = 0
     for step in steps.unprocessed.values():
-        for entry in step.entries:
-            if entry.known is known:
-                in_flight += entry.tokens
-                stale += entry.tokens if step.step <= known.last_stale_step else 0
+        for of, scheduled, _, _ in step.entries:
+            if of is known:
+                in_flight += scheduled.tokens
+                stale += scheduled.tokens if step.step <= known.last_stale_step else 0
     request = known.request
     return RequestState(
         request=known.name,
@@ -75,11 +75,12 @@ def _request_state(known: KnownRequest, steps: StepRecorder) -> RequestState:
 
 
 def _unprocessed(entry: StepEntry, step: int) -> UnprocessedRequest:
+    known, scheduled, rows, lengths = entry
     return UnprocessedRequest(
-        request=entry.known.name,
-        start=entry.start,
-        tokens=entry.tokens,
-        drafts=entry.drafts,
-        rows=tuple([tuple(row[:length]) for row, length in zip(entry.rows, entry.lengths, strict=True)]),
-        live=not entry.known.is_finished and step > entry.known.last_stale_step,
+        request=known.name,
+        start=scheduled.start,
+        tokens=scheduled.tokens,
+        drafts=scheduled.drafts,
+        rows=tuple([tuple(row[:length]) for row, length in zip(rows, lengths, strict=True)]),
+        live=not known.is_finished and step > known.last_stale_step,
     )

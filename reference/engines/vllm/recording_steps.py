@@ -10,17 +10,12 @@ from settled.reference.engines.vllm.recording_blocks import BlockRecorder
 from settled.reference.engines.vllm.recording_live import KnownRequest, Recording
 from settled.reference.engines.vllm.recording_requests import RequestRecorder
 
+# What a step gave one request: the model's own list of tokens and its length, the computed count before, whether the scheduler takes it in.
+_Outcome = tuple[Any, int, int, bool]
 
-@dataclass(slots=True, eq=False)
-class StepEntry:
-    """A request's part in an unprocessed step, with the worker's rows as they stood when it was scheduled."""
 
-    known: KnownRequest
-    start: int
-    tokens: int
-    drafts: int
-    rows: list[list[int]]
-    lengths: tuple[int, ...]
+# A request's part in an unprocessed step, and the worker's rows as they stood when it was scheduled: their lists, and their lengths.
+StepEntry = tuple[KnownRequest, ScheduledRequest, list[list[int]], tuple[int, ...]]
 
 
 @dataclass(slots=True, eq=False)
@@ -70,22 +65,21 @@ class StepRecorder:
             num_drafts = len(drafts[request_id]) if request_id in drafts else 0
             self._extend_rows(known, new_blocks, resumed=resumed)
             known.num_unprocessed_steps += 1
-            step.entries.append(StepEntry(known, start, tokens, num_drafts, known.rows, known.lengths))
             counters = None
             if self._counts_stale:
                 request = known.request
                 counters = (request.num_computed_tokens, request.num_in_flight_tokens, request.num_stale_output_tokens)
-            requests.append(
-                ScheduledRequest(
-                    request=known.name,
-                    start=start,
-                    tokens=tokens,
-                    drafts=num_drafts,
-                    new_blocks=new_blocks,
-                    resumed=resumed,
-                    counters=counters,
-                )
+            scheduled = ScheduledRequest(
+                request=known.name,
+                start=start,
+                tokens=tokens,
+                drafts=num_drafts,
+                new_blocks=new_blocks,
+                resumed=resumed,
+                counters=counters,
             )
+            step.entries.append((known, scheduled, known.rows, known.lengths))
+            requests.append(scheduled)
         self._recording.emit(Schedule(step=step.step, requests=tuple(requests)))
 
     def _prepared(self, step: OpenStep) -> None:
@@ -158,38 +152,35 @@ class StepRecorder:
     def _outcomes(self, step: OpenStep, output: Any) -> list[_Outcome]:
         """What the model made of each request. Taken before the scheduler reads it, since it cuts the lists off where a request stops."""
         sampled_ids, index_of = output.sampled_token_ids, output.req_id_to_index
-        requests = self._recording.scheduler.requests
-        outcomes = []
-        for entry in step.entries:
-            request_id = entry.known.request.request_id
-            index = index_of.get(request_id)
-            tokens = sampled_ids[index] if index is not None and len(sampled_ids) else ()
-            is_read = requests.get(request_id) is entry.known.request and not entry.known.is_finished
-            outcomes.append(_Outcome(tokens, len(tokens), entry.known.request.num_computed_tokens, is_read))
+        if not len(sampled_ids):
+            sampled_ids, index_of = (), {}
+        outcomes: list[_Outcome] = []
+        for known, _, _, _ in step.entries:
+            request = known.request
+            index = index_of.get(request.request_id)
+            tokens = () if index is None else sampled_ids[index]
+            outcomes.append((tokens, len(tokens), request.num_computed_tokens, not known.is_finished))
         return outcomes
 
     def _processed(self, step: OpenStep, outcomes: list[_Outcome], later: list[Event]) -> None:
         del self.unprocessed[id(step.output)]
-        requests, emit = self._requests, self._recording.emit
+        affected, counters_before = self._requests.affected, self._requests.counters
+        emit, forget_if_gone, counts_stale = self._recording.emit, self._recording.requests.forget_if_gone, self._counts_stale
         processed = []
-        for entry, outcome in zip(step.entries, outcomes, strict=True):
-            known = entry.known
+        for (known, scheduled, _, _), outcome in zip(step.entries, outcomes, strict=True):
+            request = known.request
             known.num_unprocessed_steps -= 1
-            request_id = known.request.request_id
             rejected = 0
-            if entry.drafts and request_id not in requests.affected:
-                rejected = _rejected(entry, outcome)
+            if scheduled.drafts and request.request_id not in affected:
+                rejected = _rejected(request, scheduled.drafts, outcome)
             counters = None
-            if self._counts_stale and outcome.is_read:
-                request = known.request
-                counters = requests.counters.get(request_id) or (
-                    request.num_computed_tokens,
-                    request.num_in_flight_tokens,
-                    request.num_stale_output_tokens,
-                )
-            processed.append(ProcessedRequest(request=known.name, sampled=outcome.sampled, rejected=rejected, counters=counters))
+            if counts_stale and outcome[3]:
+                counters = (request.num_computed_tokens, request.num_in_flight_tokens, request.num_stale_output_tokens)
+                if counters_before:
+                    counters = counters_before.get(request.request_id, counters)
+            processed.append(ProcessedRequest(request=known.name, sampled=outcome[1], rejected=rejected, counters=counters))
             if known.is_finished:
-                self._recording.requests.forget_if_gone(known)
+                forget_if_gone(known)
         # A count that a failed load takes back is taken back before the output is read.
         failed = [event for event in later if isinstance(event, Computed) and event.cause == "load_failed"]
         for taken_back in failed:
@@ -200,21 +191,12 @@ class StepRecorder:
                 emit(event)
 
 
-@dataclass(slots=True, eq=False)
-class _Outcome:
-    """What a step gave one request. `tokens` is the model's own list; `is_read`: the scheduler takes it in."""
-
-    tokens: Any
-    sampled: int
-    computed_before: int
-    is_read: bool
-
-
-def _rejected(entry: StepEntry, outcome: _Outcome) -> int:
+def _rejected(request: Any, drafts: int, outcome: _Outcome) -> int:
     """The drafts that the model did not accept; and those cut off at a stop, where the release takes them back too."""
-    if not outcome.sampled:
+    tokens, sampled, computed_before, _ = outcome
+    if not sampled:
         return 0
-    rejected = max(0, entry.drafts - (outcome.sampled - 1))
-    with_trimmed = rejected + outcome.sampled - len(outcome.tokens)
-    rolled_back = outcome.computed_before - entry.known.request.num_computed_tokens
+    rejected = max(0, drafts - (sampled - 1))
+    with_trimmed = rejected + sampled - len(tokens)
+    rolled_back = computed_before - request.num_computed_tokens
     return with_trimmed if rolled_back == with_trimmed else rejected

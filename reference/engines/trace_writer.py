@@ -76,11 +76,20 @@ class TraceWriter:
         self._put(config)
         self._put(state)
 
-    def close(self) -> None:
-        """Writes what is buffered and waits for it, CLOSE_SECONDS_MAX at most. May be called twice."""
+    @property
+    def is_over(self) -> bool:
+        """Whether writing has failed."""
+        return self._is_over
+
+    def finish(self) -> None:
+        """Nothing more comes; what is buffered is written without anybody waiting for it. May be called twice."""
         self._tell_loss()
         self._is_closing.set()
         self._wake.set()
+
+    def close(self) -> None:
+        """The same, and waits for it, CLOSE_SECONDS_MAX at most."""
+        self.finish()
         self._thread.join(CLOSE_SECONDS_MAX)
 
     def _put(self, event: Event) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from settled.reference.engines.vllm.recording_live import Patches
+
 
 class Guard:
     """Wraps wrappers. The recorder's error in one of them is told once, to `on_failure`; from then on all of them do nothing.
@@ -74,3 +76,14 @@ class _Call:
         self.was_made = False
         self.result: Any = None
         self.error: BaseException | None = None
+
+
+class GuardedPatches(Patches):
+    """Replaces methods by guarded wrappers."""
+
+    def __init__(self, guard: Guard) -> None:
+        super().__init__()
+        self._guard = guard
+
+    def wrap(self, instance: Any, name: str, make: Callable[[Any], Any]) -> None:
+        super().wrap(instance, name, self._guard.around(make))

@@ -14,7 +14,7 @@ and which blocks failed. What is an approximation:
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from settled.model.events import NULL_BLOCK, Job
@@ -22,13 +22,14 @@ from settled.reference.engines.vllm.recording import SchedulerRecorder
 from settled.reference.engines.vllm.recording_live import Patches
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _Loading:
-    """A load under way. `step`: the step within which a synchronous one runs."""
+    """A load under way. `step`: the step within which a synchronous one runs. `failed`: blocks of which that is known already."""
 
     job: Job
     blocks: list[list[int]]
     step: int | None
+    failed: set[int] = field(default_factory=set)
 
 
 class ObservedTransfers:
@@ -98,26 +99,34 @@ class ObservedTransfers:
 
         def update_from_output(scheduler_output: Any, model_runner_output: Any, *args: Any, **kwargs: Any) -> Any:
             reported = getattr(model_runner_output, "kv_connector_output", None)
-            invalid = set(getattr(reported, "invalid_block_ids", None) or ())
-            self._loads_over(getattr(reported, "finished_recving", None) or (), invalid)
-            self._loads_over(self._loads_within(scheduler_output), invalid)
-            self._stores_over(getattr(reported, "finished_sending", None) or ())
+            if reported is not None:
+                self._note_failures(set(reported.invalid_block_ids or ()), getattr(reported, "failed_recving", ()))
+                self._loads_over(reported.finished_recving or ())
+                self._stores_over(reported.finished_sending or ())
+            self._loads_over(self._loads_within(scheduler_output))
             return original(scheduler_output, model_runner_output, *args, **kwargs)
 
         return update_from_output
+
+    def _note_failures(self, invalid: set[int], failed_requests: Iterable[str]) -> None:
+        """A failure may be reported before the end of its load: block by block, or for a whole request (by 0.33)."""
+        failed_requests = set(failed_requests)
+        if invalid or failed_requests:
+            for request_id, loading in self._loading.items():
+                blocks = {block for group in loading.blocks for block in group}
+                loading.failed |= blocks if request_id in failed_requests else blocks & invalid
 
     def _loads_within(self, scheduler_output: Any) -> list[str]:
         """The synchronous loads of a step: over when its output is there."""
         step = self._recorder.step_of(scheduler_output)
         return [name for name, loading in self._loading.items() if loading.step is not None and loading.step == step]
 
-    def _loads_over(self, request_ids: Iterable[str], invalid: set[int]) -> None:
+    def _loads_over(self, request_ids: Iterable[str]) -> None:
         for request_id in sorted(request_ids):
             loading = self._loading.pop(request_id, None)
             if loading is not None:
-                failed = [[block for block in blocks if block in invalid] for blocks in loading.blocks]
-                is_good = not any(failed)
-                self._recorder.transfer_done(loading.job, ok=is_good, failed=None if is_good else failed)
+                failed = [[block for block in blocks if block in loading.failed] for blocks in loading.blocks]
+                self._recorder.transfer_done(loading.job, ok=not loading.failed, failed=failed if loading.failed else None)
 
     def _stores_over(self, request_ids: Iterable[str]) -> None:
         for request_id in sorted(request_ids):

@@ -61,7 +61,7 @@ def no_model_code() -> Iterator[None]:
     info = registry._ModelInfo(
         **{field.name: values.get(field.name, False) for field in dataclasses.fields(registry._ModelInfo) if _is_required(field)}
     )
-    with mock.patch.object(registry._ModelRegistry, "inspect_model_cls", lambda *_, **__: (info, "LlamaForCausalLM")):
+    with mock.patch.object(registry._ModelRegistry, "inspect_model_cls", return_value=(info, "LlamaForCausalLM")):
         yield
 
 
@@ -126,6 +126,13 @@ class StandInExecutor(Executor):
         return [10 + crc32(f"{name} {count}".encode()) % 900]
 
 
+class OneGroupExecutor(StandInExecutor):
+    """A model without windows."""
+
+    def get_kv_cache_specs(self) -> list[dict[str, Any]]:
+        return [{"full": super().get_kv_cache_specs()[0]["full"]}]
+
+
 def _now_or_later(output: Any, non_block: bool) -> Any:
     if not non_block:
         return output
@@ -141,7 +148,14 @@ def _told(step: Any) -> Any:
     return dict(step.num_scheduled_tokens), blocks
 
 
-def make_core(folder: Path, *, async_scheduling: bool = True, connector: dict[str, Any] | None = None, max_num_seqs: int = 16) -> Any:
+def make_core(
+    folder: Path,
+    *,
+    async_scheduling: bool = True,
+    connector: dict[str, Any] | None = None,
+    max_num_seqs: int = 16,
+    executor: type[StandInExecutor] = StandInExecutor,
+) -> Any:
     """An engine core, built as a server does it; `connector`: arguments of vLLM's KVTransferConfig."""
     (folder / "config.json").write_text(json.dumps(_MODEL))
     with no_model_code():
@@ -154,11 +168,11 @@ def make_core(folder: Path, *, async_scheduling: bool = True, connector: dict[st
             scheduler_config=SchedulerConfig(**known(SchedulerConfig, **sizes, **flags)),
             parallel_config=ParallelConfig(),
             device_config=DeviceConfig(device="cpu"),
-            kv_transfer_config=KVTransferConfig(**connector) if connector else None,
+            kv_transfer_config=KVTransferConfig(**known(KVTransferConfig, **connector)) if connector else None,
         )
         # Without a device vLLM would serve windows as full attention.
         config.scheduler_config.disable_hybrid_kv_cache_manager = False
-        return EngineCore(config, StandInExecutor, log_stats=False)
+        return EngineCore(config, executor, log_stats=False)
 
 
 def shut_down(core: Any) -> None:

@@ -1,0 +1,166 @@
+"""vLLM's own start-up, without a device: groups, pool, block sizes, hashes, and the check that the pool holds one longest request.
+
+`EngineCore._initialize_kv_caches` is called as it is, with an executor that answers what workers would: specs of layers and memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+from settled.reference.engines.setup import EngineSetup, SetupError
+from settled.reference.engines.vllm.configuration import describes, layer_specs, page_bytes, refused, vllm_config_for
+from settled.reference.engines.vllm.releases import Release
+
+_MOST_BLOCKS = 1 << 20  # what no pool of a workload comes near: refused with it, a setup is refused with any
+
+
+class Started(NamedTuple):
+    """What start-up leaves behind. `hasher`: None without prefix caching and connector, as vLLM then computes no hashes."""
+
+    vllm_config: Any
+    kv_cache_config: Any
+    scheduler: Any
+    hasher: Callable[[Any], Any] | None
+    max_in_flight_steps: int
+
+
+def start(setup: EngineSetup, release: Release) -> Started:
+    """A scheduler as EngineCore builds it. Raises SetupError for what the release does not accept."""
+    vllm_config = vllm_config_for(setup, release)
+    kv_cache_config = _initialize_kv_caches(setup, release, vllm_config)
+    if kv_cache_config.num_blocks != setup.num_blocks:
+        raise SetupError(f"a pool of {setup.num_blocks} blocks came out as one of {kv_cache_config.num_blocks}")
+    from vllm.v1.structured_output import StructuredOutputManager
+
+    with refused():
+        block_size, hash_block_size = _block_sizes(kv_cache_config, vllm_config, release)
+        sizes = {"block_size": block_size}
+        if release.has("resolves_block_sizes"):
+            sizes["hash_block_size"] = hash_block_size
+        scheduler = vllm_config.scheduler_config.get_scheduler_cls()(
+            vllm_config=vllm_config,
+            kv_cache_config=kv_cache_config,
+            structured_output_manager=StructuredOutputManager(vllm_config),
+            include_finished_set=False,
+            log_stats=False,
+            **sizes,
+        )
+        hasher = None
+        if setup.enable_prefix_caching or setup.connector is not None:
+            hasher = _request_block_hasher(hash_block_size, vllm_config, release)
+    return Started(vllm_config, kv_cache_config, scheduler, hasher, _max_concurrent_batches(vllm_config, release))
+
+
+def min_num_blocks(setup: EngineSetup, release: Release) -> int:
+    """The smallest pool that start-up accepts, null block counted: found by asking it. Raises SetupError if it accepts none."""
+    return _min_num_blocks(replace(setup, num_blocks=1), release)
+
+
+@lru_cache(maxsize=1024)
+def _min_num_blocks(setup: EngineSetup, release: Release) -> int:
+    vllm_config = vllm_config_for(setup, release)
+
+    def accepts(num_blocks: int) -> bool:
+        try:
+            _initialize_kv_caches(replace(setup, num_blocks=num_blocks), release, vllm_config)
+        except SetupError:
+            return False
+        return True
+
+    _initialize_kv_caches(replace(setup, num_blocks=_MOST_BLOCKS), release, vllm_config)
+    enough = 1
+    while not accepts(enough):
+        enough *= 2
+    too_few = enough // 2
+    while enough - too_few > 1:
+        middle = (enough + too_few) // 2
+        enough, too_few = (middle, too_few) if accepts(middle) else (enough, middle)
+    return enough
+
+
+def _initialize_kv_caches(setup: EngineSetup, release: Release, vllm_config: Any) -> Any:
+    """The KVCacheConfig that start-up makes of the setup's layers and memory. Raises SetupError if it refuses, or makes other groups."""
+    from vllm.v1.engine.core import EngineCore
+
+    executor = _Executor(layer_specs(setup, release), setup.num_blocks * page_bytes(setup))
+    core = SimpleNamespace(model_executor=executor, collective_rpc=_no_rpc, available_gpu_memory_for_kv_cache=-1)
+    with refused():
+        answer = EngineCore._initialize_kv_caches(core, vllm_config)
+    if release.has("start_up_returns_counts"):
+        vllm_config.cache_config.num_gpu_blocks, vllm_config.cache_config.num_cpu_blocks, answer = answer
+    made = [group.kv_cache_spec for group in answer.kv_cache_groups]
+    if len(made) != len(setup.groups) or not all(map(describes, setup.groups, made)):
+        raise SetupError(f"start-up makes other groups of these layers: {made}")
+    return answer
+
+
+class _Executor:
+    """What start-up asks of workers."""
+
+    def __init__(self, specs: dict[str, Any], available_bytes: int) -> None:
+        self.specs = specs
+        self.available_bytes = available_bytes
+
+    def get_kv_cache_specs(self) -> list[dict[str, Any]]:
+        return [dict(self.specs)]  # start-up may change the dictionary
+
+    def determine_available_memory(self) -> list[int]:
+        return [self.available_bytes]
+
+    def get_supported_kv_cache_layouts(self) -> list[list[str]]:
+        from vllm.v1.attention.backends.utils import get_supported_kv_cache_layouts
+
+        return [[layout.name for layout in get_supported_kv_cache_layouts([])]]
+
+    def set_kv_cache_layout(self, layout: str, interleave_size: int) -> None:
+        """Workers take note of it."""
+
+    def initialize_from_config(self, kv_cache_configs: list[Any]) -> None:
+        """Workers allocate."""
+
+    def compile_or_warm_up_model(self) -> None:
+        """Workers warm up."""
+
+    def get_simple_cpu_offload_num_blocks(self) -> int | None:
+        """Asked only beside SimpleCPUOffloadConnector, which is given what it is configured with."""
+        return None
+
+
+def _no_rpc(method: str, args: tuple[Any, ...] = ()) -> None:
+    raise SetupError(f"start-up asks workers to {method}: max_model_len does not fit")
+
+
+def _block_sizes(kv_cache_config: Any, vllm_config: Any, release: Release) -> tuple[int, int]:
+    """Tokens: what the scheduler aligns to, and what a hash covers."""
+    if release.has("resolves_block_sizes"):
+        from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
+
+        scheduler_block_size, hash_block_size = resolve_kv_cache_block_sizes(kv_cache_config, vllm_config)
+        return scheduler_block_size, hash_block_size
+    return vllm_config.cache_config.block_size, vllm_config.cache_config.block_size
+
+
+def _request_block_hasher(hash_block_size: int, vllm_config: Any, release: Release) -> Callable[[Any], Any]:
+    from vllm.utils.hashing import get_hash_fn_by_name
+    from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+
+    function = get_hash_fn_by_name(vllm_config.cache_config.prefix_caching_hash_algo)
+    init_none_hash(function)
+    lookahead = (vllm_config.num_hash_lookahead_tokens,) if release.has("hash_lookahead") else ()
+    hasher: Callable[[Any], Any] = get_request_block_hasher(hash_block_size, function, *lookahead)
+    return hasher
+
+
+def _max_concurrent_batches(vllm_config: Any, release: Release) -> int:
+    """Steps that the engine core keeps in flight at most."""
+    if release.has("depth_on_config"):
+        return int(vllm_config.max_concurrent_batches)
+    from vllm.v1.executor.abstract import Executor
+
+    declared = Executor.get_class(vllm_config).__dict__["max_concurrent_batches"]
+    executor = SimpleNamespace(scheduler_config=vllm_config.scheduler_config, parallel_config=vllm_config.parallel_config)
+    return int(declared.func(executor))

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from traceback import walk_tb
+from types import CodeType
 from typing import Any
 
 from settled.reference.engines.vllm.recording_live import Patches
+
+_NONE = object()
 
 
 class Guard:
@@ -30,52 +34,49 @@ class Guard:
         """A maker of wrappers like those of `make`, each of which calls the engine's method once at most."""
 
         def make_guarded(original: Any) -> Any:
-            calls: list[_Call] = []  # under way, the innermost last
+            results: list[Any] = []  # of the calls under way, the innermost last
 
             def observed(*args: Any, **kwargs: Any) -> Any:
-                call = calls[-1]
-                call.was_made = True
-                try:
-                    call.result = original(*args, **kwargs)
-                except BaseException as error:
-                    call.error = error
-                    raise
-                return call.result
+                results[-1] = result = original(*args, **kwargs)
+                return result
 
             recording = make(observed)
 
             def guarded(*args: Any, **kwargs: Any) -> Any:
                 if self.has_failed:
                     return original(*args, **kwargs)
-                call = _Call()
-                calls.append(call)
+                results.append(_NONE)
                 try:
                     return recording(*args, **kwargs)
                 except BaseException as error:
-                    if not isinstance(error, Exception) or error is call.error:
+                    of_engine = _raised_within(observed.__code__, results, error)
+                    if of_engine is error or not isinstance(error, Exception):
                         self.is_cut = True
                         raise
                     self.fail(error)
+                    result = results[-1]
                 finally:
-                    calls.pop()
-                if call.error is not None:
-                    raise call.error
-                return call.result if call.was_made else original(*args, **kwargs)
+                    results.pop()
+                if of_engine is not None:
+                    raise of_engine
+                return original(*args, **kwargs) if result is _NONE else result
 
             return guarded
 
         return make_guarded
 
 
-class _Call:
-    """What became of the engine's method in one call of its wrapper."""
+def _raised_within(code: CodeType, results: list[Any], error: BaseException | None) -> BaseException | None:
+    """The error that passed through this wrapper's `observed`: this one, or one during whose handling it was raised.
 
-    __slots__ = ("error", "result", "was_made")
-
-    def __init__(self) -> None:
-        self.was_made = False
-        self.result: Any = None
-        self.error: BaseException | None = None
+    Asked of the traceback, so that it costs nothing where there is no error.
+    """
+    while error is not None:
+        for frame, _ in walk_tb(error.__traceback__):
+            if frame.f_code is code and frame.f_locals["results"] is results:
+                return error
+        error = error.__context__
+    return None
 
 
 class GuardedPatches(Patches):

@@ -40,7 +40,9 @@ class SchedulerRecorder:
         sink(self.config)
         self._recording = Recording(scheduler, sink, KnownRequests(len(self.config.groups)), sink, patches or Patches())
         self._blocks = BlockRecorder(self._recording, touches_per_group=features.touches_per_group)
-        self._requests = RequestRecorder(self._recording, self._blocks, preempts_inline=features.preempts_inline)
+        self._requests = RequestRecorder(
+            self._recording, self._blocks, preempts_inline=features.preempts_inline, counts_when_loaded=features.counts_when_loaded
+        )
         self._steps = StepRecorder(self._recording, self._blocks, self._requests, counts_stale=features.counts_stale)
         self._transfers = TransferRecorder(self._recording)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,11 +13,13 @@ class Features:
 
     `counts_stale`: requests count tokens in flight and stale ones (0.29 on), so the trace has counters. `touches_per_group`: a hit of all
     groups is one call of the pool, before the tables have it (to 0.13). `preempts_inline`: no method of its own preempts (0.11).
+    `counts_when_loaded`: what a load beside the steps brings is counted when it is there, not when it starts (to 0.16).
     """
 
     counts_stale: bool
     touches_per_group: bool
     preempts_inline: bool
+    counts_when_loaded: bool
 
 
 def features_of(scheduler: Any) -> Features:
@@ -28,4 +31,6 @@ def features_of(scheduler: Any) -> Features:
         counts_stale="num_stale_output_tokens" in Request.__init__.__code__.co_names,
         touches_per_group=hasattr(manager, "save_new_computed_blocks"),
         preempts_inline=not hasattr(scheduler, "_preempt_request"),
+        # The same change of vLLM's took this answer away: whether the load is there.
+        counts_when_loaded=inspect.signature(scheduler._update_waiting_for_remote_kv).return_annotation in (bool, "bool"),
     )

@@ -32,12 +32,14 @@ class RequestRecorder:
     `counters` keeps the counters of those whose output was taken in before something else changed them.
     """
 
-    def __init__(self, recording: Recording, blocks: BlockRecorder, *, preempts_inline: bool) -> None:
+    def __init__(self, recording: Recording, blocks: BlockRecorder, *, preempts_inline: bool, counts_when_loaded: bool) -> None:
         self.affected: set[str] = set()
         self.counters: dict[str, tuple[int, int, int]] = {}
         self._recording = recording
         self._blocks = blocks
         self._local_hit: tuple[str, int] | None = None  # a request that a connector is about to be told of, and its hit in tokens
+        self._loads_beside: set[str] = set()  # requests for which it has offered a load beside the steps
+        self._pending_loads: dict[str, tuple[int, int]] = {}  # local and external tokens that are counted once the load is there
         self._is_resetting = False
         scheduler, patches = recording.scheduler, recording.patches
         patches.wrap(scheduler, "add_request", self._around_add)
@@ -55,15 +57,21 @@ class RequestRecorder:
             patches.wrap(scheduler.kv_cache_manager, "free", self._around_free_inline)
         if scheduler.connector is not None:
             patches.wrap(scheduler.connector, "update_state_after_alloc", self._around_update_state_after_alloc)
+            if counts_when_loaded:
+                patches.wrap(scheduler.connector, "get_num_new_matched_tokens", self._around_matched)
 
     def _known(self, request: Any) -> KnownRequest:
         return self._recording.requests.by_id[request.request_id]
 
-    def _computed(self, request: Any, cause: ComputedCause, *, stale: bool = False) -> None:
+    def _computed(
+        self, request: Any, cause: ComputedCause, *, stale: bool = False, local: int | None = None, external: int | None = None
+    ) -> None:
         known = self._known(request)
         if stale:
             known.last_stale_step = self._recording.last_step
-        self._recording.emit(Computed(request=known.name, computed=request.num_computed_tokens, cause=cause, stale=stale))
+        self._recording.emit(
+            Computed(request=known.name, computed=request.num_computed_tokens, cause=cause, stale=stale, local=local, external=external)
+        )
 
     # ---- they come ---------------------------------------------------------------------------------------------------
 
@@ -96,10 +104,23 @@ class RequestRecorder:
         def update_state_after_alloc(request: Any, blocks: Any, num_external_tokens: int, *args: Any, **kwargs: Any) -> Any:
             local_hit, self._local_hit = self._local_hit, None
             if local_hit is not None and local_hit[0] == request.request_id and local_hit[1] + num_external_tokens:
-                self._hit(request, local_hit[1], num_external_tokens)
+                if request.request_id in self._loads_beside and num_external_tokens:
+                    self._pending_loads[request.request_id] = (local_hit[1], num_external_tokens)
+                else:
+                    self._hit(request, local_hit[1], num_external_tokens)
+            self._loads_beside.discard(request.request_id)
             return original(request, blocks, num_external_tokens, *args, **kwargs)
 
         return update_state_after_alloc
+
+    def _around_matched(self, original: Any) -> Any:
+        def get_num_new_matched_tokens(request: Any, num_computed_tokens: int) -> Any:
+            offered = original(request, num_computed_tokens)
+            if offered[1]:
+                self._loads_beside.add(request.request_id)
+            return offered
+
+        return get_num_new_matched_tokens
 
     def _hit(self, request: Any, num_local_tokens: int, num_external_tokens: int) -> None:
         """What it need not compute, told where its blocks have just been taken; the scheduler counts it a few lines later."""
@@ -125,10 +146,17 @@ class RequestRecorder:
             finally:
                 self._recording.cause = former
             if request.num_computed_tokens != before:
-                self._computed(request, "last_token" if request.num_computed_tokens == request.num_tokens - 1 else "replay")
+                self._loaded(request)
             return result
 
         return update_waiting_for_remote_kv
+
+    def _loaded(self, request: Any) -> None:
+        pending = self._pending_loads.pop(request.request_id, None)
+        if pending is not None:
+            self._computed(request, "external", local=pending[0], external=pending[1])
+        else:
+            self._computed(request, "last_token" if request.num_computed_tokens == request.num_tokens - 1 else "replay")
 
     def _around_invalid_blocks(self, original: Any) -> Any:
         def update_requests_with_invalid_blocks(requests: Iterable[Any], *args: Any, **kwargs: Any) -> Any:
@@ -221,6 +249,8 @@ class RequestRecorder:
         def free_request(request: Any, *args: Any, **kwargs: Any) -> Any:
             known = self._known(request)
             known.is_finished = True
+            self._loads_beside.discard(request.request_id)
+            self._pending_loads.pop(request.request_id, None)
             known.last_stale_step = self._recording.last_step
             self._recording.emit(Finish(request=known.name, reason=_reason(request)))
             former, self._recording.cause = self._recording.cause, _cause_of_finish(request)

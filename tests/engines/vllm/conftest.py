@@ -1,4 +1,4 @@
-"""These tests run the vLLM release that is installed. They are apart from the project's own environment, which never has one."""
+"""Tests of a real vLLM: run them with a release's interpreter, `python -m pytest -o addopts= tests/engines/vllm`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,18 @@ import warnings
 from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parent))
 
 if find_spec("vllm") is not None:
-    with warnings.catch_warnings():  # pytest makes errors of ours; vLLM and torch warn while they are imported
+    with warnings.catch_warnings():  # what vLLM and torch warn of is theirs, while they are imported
         warnings.simplefilter("ignore")
         import engine_core  # noqa: F401
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """And later."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.filterwarnings("default"))

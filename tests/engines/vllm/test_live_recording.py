@@ -36,8 +36,6 @@ from settled.reference.engines.vllm.recording_steps import StepRecorder
 
 NUM_REQUESTS = 24
 
-pytestmark = pytest.mark.filterwarnings("default")  # what vLLM warns of is not ours
-
 
 @pytest.fixture(autouse=True)
 def as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:

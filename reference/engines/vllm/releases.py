@@ -61,9 +61,8 @@ DIFFERENCES: dict[str, Difference] = {
     "failed_requests": Difference(
         "0.33.0", None, "KVConnectorOutput.failed_recving; failed blocks of several groups are refused", "failed blocks"
     ),
-    "failure_keeps_groups": Difference(
-        "0.33.0", None, "invalid_block_ids raises RuntimeError with several groups", "it is read all the same"
-    ),
+    "offloading_jobs": Difference("0.23.0", None, "OffloadingConnector's metadata names jobs", "the connector is refused"),
+    "simple_offload": Difference("0.23.0", None, "SimpleCPUOffloadConnector, its stores acknowledged by event", "refused"),
 }
 """Each is asked for by `Release.has`."""
 

@@ -8,42 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from settled.reference.engines.protocol import Ending, NewRequest, TransferPart
-from settled.reference.engines.setup import SetupError
 from settled.reference.engines.vllm.mock_connector import MockBook, Transfer
+from settled.reference.engines.vllm.offloading import offloading_workers_of
 from settled.reference.engines.vllm.releases import Release
 from settled.reference.engines.vllm.steps import Step
-
-
-class Workers:
-    """Workers without a connector: they have nothing to tell."""
-
-    has_news = False
-    """Whether an output that schedules nothing would tell the scheduler something."""
-    is_idle = True
-    """No transfer runs."""
-
-    def expect(self, request: NewRequest) -> None:
-        """A request comes. Raises SetupError for one that needs a connector that is not there."""
-
-    def step_starts(self, number: int) -> None:
-        """The scheduler is about to schedule a step."""
-
-    def dispatch(self, step: Step) -> None:
-        """The step is on its way to the workers."""
-
-    def attach(self, step: Step, output: Any) -> None:
-        """Adds to a step's output what workers tell with it, just before the scheduler takes it in."""
-
-    def taken_in(self, step: Step) -> None:
-        """The scheduler has taken it in."""
-
-    def parts(self) -> Sequence[TransferPart]:
-        """Parts of transfers that may be reported."""
-        return ()
-
-    def report(self, part: TransferPart, ending: Ending) -> None:
-        """A worker is through with a part."""
-        raise SetupError("there is no transfer to report")
+from settled.reference.engines.vllm.transfer_workers import Workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,4 +152,4 @@ def workers_of(scheduler: Any, release: Release, recorder: Any) -> Workers:
     if isinstance(book, MockBook):
         book.recorder = recorder
         return MockWorkers(book, release)
-    raise SetupError(f"the workers' side of {type(connector).__name__} is not known")
+    return offloading_workers_of(scheduler, release, recorder)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import MISSING, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, TextIO
 
 import msgspec
 
 from settled.model.events import EVENT_BY_NAME, SCHEMA_VERSION, Config, Event
 from settled.model.specs import SPEC_BY_KIND, KVCacheSpec
+from settled.model.trace_encoding import encode_line
 
 
 class TraceError(ValueError):
@@ -98,7 +99,7 @@ def _decode_any(line: str | bytes, source: str, number: int) -> Event | None:
 
 def encode_event(event: Event) -> str:
     """One line of NDJSON, without the line end; optional keys at their default are left out."""
-    return msgspec.json.encode({"event": event.name, **_plain(event)}).decode()
+    return encode_line(event).decode()
 
 
 def write_trace(events: Iterable[Event], out: TextIO) -> None:
@@ -185,20 +186,6 @@ def _decode_spec(index: int, raw: Any) -> KVCacheSpec:
         return msgspec.convert(raw, cls)
     except (msgspec.ValidationError, ValueError) as error:
         raise ValueError(f"group {index} ({kind}): {error}") from None
-
-
-def _plain(value: Any) -> Any:
-    """Dataclasses as dicts without the optional keys that are at their default, all the way down."""
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    if not is_dataclass(value):
-        return value
-    plain = {
-        field.name: _plain(getattr(value, field.name))
-        for field in fields(value)
-        if field.default is MISSING or getattr(value, field.name) != field.default
-    }
-    return {"kind": value.kind, **plain} if isinstance(value, KVCacheSpec) else plain
 
 
 def _tidy(message: str) -> str:

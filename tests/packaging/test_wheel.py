@@ -71,12 +71,33 @@ def test_nothing_lies_outside_the_three_packages(wheel: ZipFile) -> None:
     assert not [name for name in wheel.namelist() if "test" in name.lower() or name.endswith(".pyc")]
 
 
-def test_the_command_is_called_settled(wheel: ZipFile) -> None:
+def entry_points(wheel: ZipFile) -> ConfigParser:
     (name,) = [name for name in wheel.namelist() if name.endswith(".dist-info/entry_points.txt")]
-    entry_points = ConfigParser()
-    entry_points.read_string(wheel.read(name).decode())
-    assert dict(entry_points["console_scripts"]) == {"settled": "settled.proofs.cli.main:main"}
+    parser = ConfigParser()
+    parser.read_string(wheel.read(name).decode())
+    return parser
+
+
+def test_the_command_is_called_settled(wheel: ZipFile) -> None:
+    assert dict(entry_points(wheel)["console_scripts"]) == {"settled": "settled.proofs.cli.main:main"}
     assert "settled/proofs/cli/main.py" in wheel.namelist()
+
+
+def test_vllm_finds_its_plugin(wheel: ZipFile, tmp_path: Path) -> None:
+    """As vLLM asks for it; and where no trace is asked for, nothing but the plugin's own file is imported."""
+    assert dict(entry_points(wheel)["vllm.general_plugins"]) == {"settled": "settled.proofs.vllm_plugin:register"}
+    wheel.extractall(tmp_path)
+    code = """
+import sys
+from importlib.metadata import entry_points
+before = set(sys.modules)
+(plugin,) = entry_points(group="vllm.general_plugins")
+plugin.load()()
+print(*sorted(name for name in set(sys.modules) - before if "settled" in name))
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "SETTLED_TRACE"} | {"PYTHONPATH": str(tmp_path)}
+    told = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert told.stdout.split() == ["settled", "settled.proofs", "settled.proofs.vllm_plugin"], told.stderr
 
 
 def test_the_licence_travels_with_it(wheel: ZipFile) -> None:

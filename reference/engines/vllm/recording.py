@@ -14,7 +14,7 @@ from settled.model.events import After, Config, End, Event, Job, State
 from settled.reference.engines.protocol import Sink
 from settled.reference.engines.vllm.recording_blocks import BlockRecorder
 from settled.reference.engines.vllm.recording_configuration import config_of
-from settled.reference.engines.vllm.recording_live import KnownRequests, Recording
+from settled.reference.engines.vllm.recording_live import KnownRequests, Patches, Recording
 from settled.reference.engines.vllm.recording_releases import features_of
 from settled.reference.engines.vllm.recording_requests import RequestRecorder
 from settled.reference.engines.vllm.recording_state import state_of
@@ -26,16 +26,19 @@ class SchedulerRecorder:
     """Attaches to a scheduler that serves nobody yet; the config goes to the sink at once.
 
     `engine` is the name that the config gives it, `max_in_flight_steps` the deepest pipeline that is legal for it. `config` is the config
-    event, which a rotated trace needs again. Raises ValueError for a scheduler that has requests already.
+    event, which a rotated trace needs again. `patches` makes the wrappers, where they need more around them (a live server's are guarded).
+    Raises ValueError for a scheduler that has requests already.
     """
 
-    def __init__(self, scheduler: Any, vllm_config: Any, sink: Sink, *, engine: str, max_in_flight_steps: int) -> None:
+    def __init__(
+        self, scheduler: Any, vllm_config: Any, sink: Sink, *, engine: str, max_in_flight_steps: int, patches: Patches | None = None
+    ) -> None:
         if scheduler.requests:
             raise ValueError(f"the scheduler has {len(scheduler.requests)} requests already: expected to be attached before the first")
         features = features_of(scheduler)
         self.config: Config = config_of(scheduler, vllm_config, features, engine=engine, max_in_flight_steps=max_in_flight_steps)
         sink(self.config)
-        self._recording = Recording(scheduler, sink, KnownRequests(len(self.config.groups)), sink)
+        self._recording = Recording(scheduler, sink, KnownRequests(len(self.config.groups)), sink, patches or Patches())
         self._blocks = BlockRecorder(self._recording, touches_per_group=features.touches_per_group)
         self._requests = RequestRecorder(self._recording, self._blocks, features)
         self._steps = StepRecorder(self._recording, self._blocks, self._requests, counts_stale=features.counts_stale)
@@ -88,6 +91,11 @@ class SchedulerRecorder:
     def next_step(self) -> int:
         """The number that the step gets which is scheduled next, or is being scheduled."""
         return self._recording.last_step + 1
+
+    def step_of(self, scheduler_output: Any) -> int | None:
+        """The number of an unprocessed step."""
+        step = self._steps.unprocessed.get(id(scheduler_output))
+        return None if step is None else step.step
 
     def emit(self, event: Event) -> None:
         """An event of somebody else, in its place among the others."""

@@ -105,7 +105,7 @@ class Recording:
     sink: Sink
     requests: KnownRequests
     emit: Callable[[Event], None]
-    patches: Patches = field(default_factory=Patches)
+    patches: Patches
     cause: ReleaseCause | None = None
     last_step: int = -1
     unattributed: list[str] = field(default_factory=list)

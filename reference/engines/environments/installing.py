@@ -93,6 +93,14 @@ def uninstall(release: Installed, say: Say) -> None:
     say(f"{release} removed")
 
 
+def uninstall_all(say: Say) -> None:
+    """Removes every release and every environment. Raises OSError."""
+    with changing(lambda: say("waiting for another installation to end")) as folder:
+        for each in sorted(folder.glob("release-*")) + sorted(folder.glob("environment-*")):
+            remove(each)
+            say(f"{each} removed")
+
+
 def _find(recipe: Recipe, version: str | None) -> Installed | None:
     return next((each for each in installed_releases(recipe.engine) if each.version == version), None)
 

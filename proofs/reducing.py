@@ -49,9 +49,13 @@ class Reducer(ABC, Generic[_Example]):
     def identity_of(self, example: _Example) -> Hashable:
         """Equal for equal examples."""
 
+    def may_be_smaller(self, candidate: _Example) -> bool:
+        """Whether it is worth a run. Where a run alone can tell what is smaller, `holds` has the last word."""
+        return bool(self.size_of(candidate) < self.size_of(self.best))
+
     def attempt(self, candidate: _Example) -> bool:
         """Takes the candidate if it is smaller and still holds."""
-        if self.size_of(candidate) >= self.size_of(self.best):
+        if not self.may_be_smaller(candidate):
             return False
         identity = self.identity_of(candidate)
         if identity in self._tried:

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from settled.model.properties import Contract
 from settled.proofs.fuzzing.coverage import Feature
@@ -161,21 +162,12 @@ class Hunt:
 
     def _shrink(self, finding: Finding) -> None:
         """Tells the smallest workload, also after an interrupt."""
-        best = finding
-
-        def holds(workload: Workload) -> bool:
-            nonlocal best
-            shown = self._shown_by(finding, workload)
-            if shown is None or shown.steps > best.steps:
-                return False
-            best = shown
-            return True
-
+        shrinker = Shrinker(finding.workload, finding, partial(self._shown_by, finding), self.factory.min_num_blocks)
         try:
             if finding.trace:
-                Shrinker(finding.workload, holds, self.factory.min_num_blocks).run()
+                shrinker.run()
         finally:
-            self._tell(best, is_shrunk=True)
+            self._tell(self._shown_by(finding, shrinker.best) or finding, is_shrunk=True)
 
     def _shown_by(self, finding: Finding, workload: Workload) -> Finding | None:
         """A workload of the shrinker may be one that no user of the engine could bring about: it shows nothing."""

@@ -89,6 +89,8 @@ class RemoteHunt:
 
 
 def _end(worker: subprocess.Popen[str]) -> None:
+    if worker.stdout is not None:
+        worker.stdout.close()
     try:
         worker.wait(_SECONDS_TO_END)
     except subprocess.TimeoutExpired:

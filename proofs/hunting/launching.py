@@ -2,18 +2,45 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 
 from settled.proofs.hunting.campaign import Hunt, Plan, Progress, Told
 from settled.proofs.hunting.client import RemoteHunt
-from settled.proofs.hunting.engines import REFERENCE, factory_of, parse_engine
+from settled.proofs.hunting.engines import REFERENCE, EngineError, EngineName, factory_of, parse_engine
+from settled.reference.engines.environments.installed import Installed, installed_releases
+from settled.reference.engines.environments.launching import launching
+from settled.reference.engines.environments.recipes import recipe_named
 
 
-def hunt_of(plan: Plan, tell: Callable[[Told], None], tick: Callable[[Progress], None]) -> Hunt | RemoteHunt:
-    """Raises EngineError."""
+@contextmanager
+def hunt_of(plan: Plan, tell: Callable[[Told], None], tick: Callable[[Progress], None]) -> Iterator[Hunt | RemoteHunt]:
+    """The hunt, to be run while the context lasts. Raises EngineError, also where the release is not installed.
+
+    A release that is not named is the newest of those that `settled engines` has installed, or else the one in this interpreter.
+    """
     engine = parse_engine(plan.engine)
     if engine.name == REFERENCE:
-        return Hunt(factory_of(engine), plan, tell, tick)
-    return RemoteHunt([sys.executable], os.environ, plan, tell, tick)
+        yield Hunt(factory_of(engine), plan, tell, tick)
+        return
+    release = _installed(engine)
+    if release is None:
+        yield RemoteHunt([sys.executable], os.environ, plan, tell, tick)
+        return
+    named = replace(plan, engine=str(EngineName(engine.name, release.version)))
+    with launching(release) as launch:
+        yield RemoteHunt(launch.python, launch.variables, named, tell, tick)
+
+
+def _installed(engine: EngineName) -> Installed | None:
+    """The release to hunt in; None: what this interpreter has."""
+    found = [each for each in installed_releases(engine.name) if engine.release in ("", each.version)]
+    if found:
+        return found[-1]
+    if importlib.util.find_spec(recipe_named(engine.name).package) is None:
+        raise EngineError(f"{engine} is not installed: settled engines install {engine}")
+    return None

@@ -18,7 +18,7 @@ from settled.reference.engines.setup import SetupError
 ADMISSION_PROGRESS = "admission_progress"
 QUIET_ROUNDS_MAX = 8  # rounds without any progress after which an engine is stuck
 _ROUNDS_MIN = 64
-_ROUNDS_A_TOKEN = 4
+_ROUNDS_A_TOKEN = 2
 _SCHEDULE, _PROCESS, _REPORT = Schedule(), Process(), Report()  # all drafts are accepted, all transfers end well
 
 
@@ -26,8 +26,8 @@ _SCHEDULE, _PROCESS, _REPORT = Schedule(), Process(), Report()  # all drafts are
 class Run:
     """What a workload came to. `steps` counts scheduled ones; `is_undecided`: the monitor could not judge all of it.
 
-    `done` are the operations that could be done, the serving of what was left included: played alone, they do the same. `events` is
-    empty unless they were asked for.
+    `done` are the operations that could be done, the serving of what was left and one that raised included: played alone, they do the
+    same. `events` is empty unless they were asked for.
     """
 
     found: dict[Key, Found] = field(default_factory=dict)
@@ -140,9 +140,13 @@ class _Served:
         return self._do(_PROCESS) or moved
 
     def _do(self, operation: Operation) -> bool:
-        if not play(self.engine, operation):
-            return False
+        # Noted before: it may raise. A step without tokens counts as not dispatched, but an engine may have executed it.
+        is_asked = type(operation) is Schedule and self.engine.num_unprocessed_steps < self.engine.max_in_flight_steps
         self.result.done.append(operation)
+        if not play(self.engine, operation):
+            if not is_asked:
+                self.result.done.pop()
+            return False
         self.result.steps += type(operation) is Schedule
         if self.coverage is not None:
             self.coverage.after(self.engine, operation)

@@ -1,11 +1,12 @@
-"""A found workload made small: fewer operations, then a simpler setup and smaller numbers, never with more scheduled steps."""
+"""A found workload made small: fewer scheduled steps, then fewer operations, then a simpler setup and smaller numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 from settled.model.specs import FullAttentionSpec, KVCacheSpec
 from settled.proofs.reducing import Reducer, places_left_out
@@ -16,41 +17,85 @@ from settled.reference.engines.setup import ConnectorSetup, EngineSetup, SetupEr
 RUNS_MAX = 600
 _LENGTHS = ("block_size", "window", "chunk", "extra_retained", "num_speculative_blocks")  # of groups, in tokens or blocks
 _LEAST = {"block_size": 1, "window": 1, "chunk": 1}
-_SIZES = ("num_speculative_tokens", "pipeline_parallel_size", "max_num_seqs", "max_model_len", "max_num_batched_tokens", "num_blocks")
+_SIZES = ("num_speculative_tokens", "pipeline_parallel_size", "max_num_seqs", "max_model_len", "num_blocks")
 _WEIGHTS = {"num_speculative_tokens": 50, "pipeline_parallel_size": 200, "max_num_seqs": 5}
+_LONGER_PROMPTS_MAX = 20  # operations of which two are left out for a prompt that is a few tokens longer
+_LONGER_TOKENS = (1, 2, 4, 8)
+_DIVISORS = (8, 4, 2)
+_A_TOKEN_NOT_BATCHED = 4
 _A_GROUP, _A_CONNECTOR, _A_CACHE, _ASYNC, _A_SETTING = 2000, 500, 300, 100, 100
 
 
+class Shown(Protocol):
+    """A run that shows what is looked for."""
+
+    @property
+    def steps(self) -> int: ...
+
+    @property
+    def done(self) -> Sequence[Operation]: ...
+
+
 class Shrinker(Reducer[Workload]):
-    """Looks for the smallest workload of which `holds` is true, from `workload` on. `min_num_blocks`: the smallest pool of a setup."""
+    """Looks for the smallest workload that shows what `workload` shows, from that one on.
+
+    `show`: what a workload's run schedules and does until it shows it, None if it does not. `min_num_blocks`: the smallest pool of a setup.
+    """
 
     def __init__(
         self,
         workload: Workload,
-        holds: Callable[[Workload], bool],
+        shown: Shown,
+        show: Callable[[Workload], Shown | None],
         min_num_blocks: Callable[[EngineSetup], int],
         *,
         runs_max: int = RUNS_MAX,
     ) -> None:
-        super().__init__(workload, holds, runs_max=runs_max)
+        super().__init__(workload, self._is_smaller, runs_max=runs_max)
+        self.shown = shown
+        self.show = show
         self.min_num_blocks = min_num_blocks
 
     def size_of(self, example: Workload) -> tuple[int, int]:
         return size_of(example)
 
+    def may_be_smaller(self, candidate: Workload) -> bool:
+        """Only a run tells how many steps it takes."""
+        return True
+
+    def _is_smaller(self, candidate: Workload) -> bool:
+        shown = self.show(candidate)
+        if shown is None or (shown.steps, size_of(candidate)) >= (self.shown.steps, size_of(self.best)):
+            return False
+        self.shown = shown
+        return True
+
     def identity_of(self, example: Workload) -> Hashable:
         return example
 
     def reduce(self) -> None:
+        """One sort of change after the other, each until it no longer helps, and all over again."""
         self.drop_stretches(lambda: len(self.best.operations), self._without)
         before = None
         while before != self.best:
             before = self.best
-            self.until_none_holds(self._fewer_operations)
-            self.until_none_holds(self._simpler_setups)
-            self.until_none_holds(self._simpler_operations)
+            sorts: tuple[Callable[[], Iterator[Workload]], ...] = (
+                self._fewer_operations,
+                self._shorter,
+                self._fewer_groups,
+                self._simpler_flags,
+                self._larger_batches,
+                self._longer_prompts,
+                self._earlier_rejections,
+                *[partial(self._smaller, name) for name in _SIZES],
+                self._smallest_pools,
+                self._simpler_groups,
+                self._simpler_operations,
+            )
+            for changes in sorts:
+                self.until_none_holds(changes)
 
-    # ---- what is tried, the most promising first ---------------------------------------------------------------------
+    # ---- what is tried -----------------------------------------------------------------------------------------------
 
     def _without(self, first: int, last: int) -> Workload:
         operations = self.best.operations
@@ -61,27 +106,71 @@ class Shrinker(Reducer[Workload]):
         for places in places_left_out(len(operations)):
             yield replace(self.best, operations=tuple([each for place, each in enumerate(operations) if place not in places]))
 
-    def _simpler_setups(self) -> Iterator[Workload]:
-        yield from _all_shorter(self.best)
+    def _longer_prompts(self) -> Iterator[Workload]:
+        """What several decode steps lead up to, a longer prompt may have at once."""
+        operations = self.best.operations
+        for tokens in _LONGER_TOKENS:
+            longer = tuple([_longer(each, tokens) for each in operations])
+            yield replace(self.best, operations=longer)
+            yield replace(self.best, operations=tuple([_longer(each, tokens, less_output=tokens) for each in operations]))
+            if len(operations) <= _LONGER_PROMPTS_MAX:
+                for place in range(len(operations) - 1):
+                    yield replace(self.best, operations=longer[:place] + longer[place + 2 :])
+
+    def _earlier_rejections(self) -> Iterator[Workload]:
+        """All drafts are rejected early, where the run has accepted them so far."""
+        done, drafts = tuple(self.shown.done), self.best.setup.num_speculative_tokens
+        for place, operation in enumerate(done):
+            if drafts and isinstance(operation, Process):
+                yield replace(self.best, operations=(*done[:place], Process((drafts,))))
+
+    def _larger_batches(self) -> Iterator[Workload]:
+        """A prefill in one step is simpler than one in several. More tokens in flight may need a larger pool."""
         setup = self.best.setup
-        for place in range(len(setup.groups)):
-            if len(setup.groups) > 1:
-                yield self._with_setup(groups=setup.groups[:place] + setup.groups[place + 1 :])
+        for tokens in (setup.max_model_len, 2 * setup.max_num_batched_tokens, setup.max_num_batched_tokens + 1):
+            larger = replace(setup, max_num_batched_tokens=tokens)
+            yield replace(self.best, setup=larger)
+            with suppress(SetupError):
+                yield replace(self.best, setup=replace(larger, num_blocks=max(setup.num_blocks, self.min_num_blocks(larger))))
+
+    def _shorter(self) -> Iterator[Workload]:
+        """Every length divided by the same number: blocks, windows, prompts, and what a step takes."""
+        setup = self.best.setup
+        for divisor in _DIVISORS:
+            groups = tuple([_divided(spec, divisor) for spec in setup.groups])
+            lengths = {name: max(2, getattr(setup, name) // divisor) for name in ("max_model_len", "max_num_batched_tokens")}
+            operations = tuple([_add_divided(each, divisor) if isinstance(each, Add) else each for each in self.best.operations])
+            yield Workload(replace(setup, groups=groups, hash_block_size=None, **lengths), operations)
+
+    def _fewer_groups(self) -> Iterator[Workload]:
+        groups = self.best.setup.groups
+        for place in range(len(groups)):
+            if len(groups) > 1:
+                yield self._with_setup(groups=groups[:place] + groups[place + 1 :])
+
+    def _simpler_flags(self) -> Iterator[Workload]:
+        connector = self.best.setup.connector
         yield self._with_setup(connector=None)
-        if setup.connector is not None and setup.connector.extra:
-            yield self._with_setup(connector=replace(setup.connector, extra=()))
+        if connector is not None and connector.extra:
+            yield self._with_setup(connector=replace(connector, extra=()))
         yield self._with_setup(enable_prefix_caching=False, hash_block_size=None)
-        yield self._with_setup(async_scheduling=False)
         yield self._with_setup(hash_block_size=None)
+        yield self._with_setup(async_scheduling=False)
         yield self._with_setup(extra=())
-        for name in _SIZES:
-            for lower in _lower(getattr(setup, name), least=0 if name == "num_speculative_tokens" else 1):
-                yield self._with_setup(**{name: lower})
+
+    def _smaller(self, name: str) -> Iterator[Workload]:
+        for lower in _lower(getattr(self.best.setup, name), least=0 if name == "num_speculative_tokens" else 1):
+            yield self._with_setup(**{name: lower})
+
+    def _smallest_pools(self) -> Iterator[Workload]:
         with suppress(SetupError):
-            yield self._with_setup(num_blocks=self.min_num_blocks(setup))
-        for place, spec in enumerate(setup.groups):
+            yield self._with_setup(num_blocks=self.min_num_blocks(self.best.setup))
+
+    def _simpler_groups(self) -> Iterator[Workload]:
+        groups = self.best.setup.groups
+        for place, spec in enumerate(groups):
             for simpler in _simpler_specs(spec):
-                yield self._with_setup(groups=(*setup.groups[:place], simpler, *setup.groups[place + 1 :]))
+                yield self._with_setup(groups=(*groups[:place], simpler, *groups[place + 1 :]))
 
     def _with_setup(self, **changes: Any) -> Workload:
         return replace(self.best, setup=replace(self.best.setup, **changes))
@@ -89,7 +178,7 @@ class Shrinker(Reducer[Workload]):
     def _simpler_operations(self) -> Iterator[Workload]:
         operations = self.best.operations
         for place, operation in enumerate(operations):
-            for simpler in _simpler(operation):
+            for simpler in _simpler(operation, self.best.setup):
                 yield replace(self.best, operations=(*operations[:place], simpler, *operations[place + 1 :]))
 
 
@@ -98,15 +187,6 @@ def _lower(number: int, *, least: int) -> Iterator[int]:
     for lower in sorted({least, number // 2, number - number // 4, number - 1}):
         if least <= lower < number:
             yield lower
-
-
-def _all_shorter(workload: Workload) -> Iterator[Workload]:
-    """Every length divided by the same number: blocks, windows, prompts, and what a step takes."""
-    for divisor in (8, 4, 2):
-        groups = tuple([_divided(spec, divisor) for spec in workload.setup.groups])
-        lengths = {name: max(2, getattr(workload.setup, name) // divisor) for name in ("max_model_len", "max_num_batched_tokens")}
-        operations = tuple([_add_divided(each, divisor) if isinstance(each, Add) else each for each in workload.operations])
-        yield Workload(replace(workload.setup, groups=groups, hash_block_size=None, **lengths), operations)
 
 
 def _divided(spec: KVCacheSpec, divisor: int) -> KVCacheSpec:
@@ -130,10 +210,17 @@ def _simpler_specs(spec: KVCacheSpec) -> Iterator[KVCacheSpec]:
                 yield replace(spec, **{name: lower})
 
 
-def _simpler(operation: Operation) -> Iterator[Operation]:
+def _longer(operation: Operation, tokens: int, *, less_output: int = 0) -> Operation:
+    if not isinstance(operation, Add):
+        return operation
+    max_tokens = max(1, operation.max_tokens - less_output)
+    return replace(operation, prompt_tokens=operation.prompt_tokens + tokens, max_tokens=max_tokens)
+
+
+def _simpler(operation: Operation, setup: EngineSetup) -> Iterator[Operation]:
     match operation:
         case Add():
-            yield from _simpler_adds(operation)
+            yield from _simpler_adds(operation, setup)
         case Process():
             yield Process()
             yield replace(operation, stops=())
@@ -149,12 +236,15 @@ def _simpler(operation: Operation) -> Iterator[Operation]:
                 yield replace(operation, which=lower)
 
 
-def _simpler_adds(add: Add) -> Iterator[Add]:
+def _simpler_adds(add: Add, setup: EngineSetup) -> Iterator[Add]:
     yield Add(add.request_id, add.prompt_tokens, add.max_tokens)
     yield replace(add, offer=None)
     yield replace(add, is_stored=False)
     yield replace(add, family=0, shared_tokens=0)
     yield replace(add, family=0)
+    for spec in setup.groups:  # a block less leaves everything where it is in its block
+        if add.prompt_tokens > spec.block_size:
+            yield replace(add, prompt_tokens=add.prompt_tokens - spec.block_size, shared_tokens=max(0, add.shared_tokens - spec.block_size))
     for name in ("prompt_tokens", "max_tokens", "shared_tokens"):
         for lower in _lower(getattr(add, name), least=0 if name == "shared_tokens" else 1):
             changes: dict[str, Any] = {name: lower}
@@ -178,7 +268,8 @@ def _size_of_setup(setup: EngineSetup) -> int:
     numbers: int = sum(_WEIGHTS.get(name, 1) * getattr(setup, name) for name in _SIZES)
     flags = _A_CACHE * setup.enable_prefix_caching + _ASYNC * setup.async_scheduling
     settings = _A_SETTING * (len(setup.extra) + (setup.hash_block_size is not None))
-    return numbers + flags + settings + _size_of_connector(setup.connector) + sum(map(_size_of_spec, setup.groups))
+    not_batched = _A_TOKEN_NOT_BATCHED * max(0, setup.max_model_len - setup.max_num_batched_tokens)
+    return numbers + not_batched + flags + settings + _size_of_connector(setup.connector) + sum(map(_size_of_spec, setup.groups))
 
 
 def _size_of_connector(connector: ConnectorSetup | None) -> int:

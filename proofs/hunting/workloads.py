@@ -27,7 +27,7 @@ from settled.reference.engines.operations import Abort, Add, Operation, Process,
 from settled.reference.engines.protocol import Ending, EngineFactory, Offer
 from settled.reference.engines.setup import ConnectorSetup, EngineSetup, KVRole, SetupError
 
-WORKLOADS_A_SETUP = 8  # that differ in their operations alone: engines take long to build from a new configuration
+WORKLOADS_A_SETUP = 16  # that differ in their operations alone: engines take long to build from a new configuration
 REDRAWS_MAX = 200  # setups refused one after the other before a hunt gives up
 _REQUESTS_MAX = 6
 _ROUNDS_MAX = 16

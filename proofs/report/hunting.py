@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,12 @@ from rich.table import Table
 from settled.proofs.cli.ending import EXIT_INTERRUPTED
 from settled.proofs.hunting.campaign import Plan, Progress, Told, WorkloadFailedError
 from settled.proofs.hunting.corpus import HuntCorpus, reproducing_commands
+from settled.proofs.hunting.engines import VLLM, parse_engine
 from settled.proofs.hunting.faults import HarnessError
 from settled.proofs.hunting.finding import Finding, contract_name, finding_as_dict
 from settled.proofs.hunting.launching import hunt_of
 from settled.proofs.hunting.messages import progress_as_dict
+from settled.proofs.hunting.script import standalone_script
 from settled.proofs.report.console import make_console
 from settled.proofs.report.found_picture import picture_of, picture_text
 from settled.proofs.report.progress_line import progress_line
@@ -88,8 +90,10 @@ def run(plan: Plan, *, folder: Path | None, as_json: bool) -> Exit:
     """
     session = _Session(make_console(), plan, HuntCorpus(folder) if folder is not None else None, as_json)
     try:
-        with progress_line(session.console, plan.engine, is_quiet=as_json) as say:
-            hunt = hunt_of(plan, session.tell, partial(_say_how_far, say))
+        with (
+            progress_line(session.console, plan.engine, is_quiet=as_json) as say,
+            hunt_of(plan, session.tell, partial(_say_how_far, say)) as hunt,
+        ):
             session.progress = hunt.progress
             hunt.run()
     except KeyboardInterrupt:
@@ -106,8 +110,11 @@ def run(plan: Plan, *, folder: Path | None, as_json: bool) -> Exit:
 
 
 def _script(finding: Finding) -> str | None:
-    """What shows the finding without this project, for engines that have such scripts."""
-    return None
+    """What shows the finding without this project, for an engine that has such scripts."""
+    engine = parse_engine(finding.engine)
+    if engine.name != VLLM or not engine.release:
+        return None
+    return standalone_script(replace(finding.workload, operations=finding.done), engine.release, finding)
 
 
 def _kept_failure(session: _Session, workload: Workload, number: int) -> str:

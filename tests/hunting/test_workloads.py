@@ -40,7 +40,7 @@ def test_any_number_is_drawn_at_once() -> None:
 @pytest.mark.parametrize("mix", MIXES)
 def test_a_mix_draws_every_sort_of_groups_and_connector_that_it_names(mix: str) -> None:
     setups = [draw_setup(Random(number), MIXES[mix]) for number in range(400)]
-    assert len({tuple(spec.kind for spec in setup.groups) for setup in setups}) == len(MIXES[mix].groups)
+    assert len({tuple((spec.kind, getattr(spec, "mode", "")) for spec in setup.groups) for setup in setups}) == len(MIXES[mix].groups)
     assert {setup.connector is None for setup in setups} == {name == "none" for name in MIXES[mix].connectors}
     assert {setup.num_speculative_tokens for setup in setups} == set(MIXES[mix].drafts)
 

@@ -40,7 +40,7 @@ def refused() -> Iterator[None]:
     """What vLLM raises at construction is its answer to a user: the setup is not accepted."""
     try:
         yield
-    except (ValueError, AssertionError, NotImplementedError, TypeError) as error:
+    except (ValueError, AssertionError, NotImplementedError) as error:
         raise SetupError(f"not accepted by this release: {str(error).strip() or type(error).__name__}") from error
 
 
@@ -108,10 +108,12 @@ def speculative_method(setup: EngineSetup, release: Release) -> str | None:
 def vllm_config_for(setup: EngineSetup, release: Release) -> Any:
     """The VllmConfig of a setup, without its pool: the same object whenever all but `num_blocks` is equal.
 
-    Raises SetupError for what the release does not accept. Start-up writes block sizes and the pool's size into it: they are put back.
+    Raises SetupError for what the release does not accept. Start-up writes block sizes into it, and some releases leave the length there
+    that would fit into a pool that they refuse: both are put back.
     """
     config = _vllm_config(replace(setup, num_blocks=1), release)
     config.cache_config.block_size = cache_block_size(setup)
+    config.model_config.max_model_len = setup.max_model_len
     return config
 
 

@@ -31,7 +31,7 @@ class Started(NamedTuple):
 def start(setup: EngineSetup, release: Release) -> Started:
     """A scheduler as EngineCore builds it. Raises SetupError for what the release does not accept."""
     vllm_config = vllm_config_for(setup, release)
-    kv_cache_config = _initialize_kv_caches(setup, release, vllm_config)
+    kv_cache_config = _initialize_kv_caches(setup, release)
     if kv_cache_config.num_blocks != setup.num_blocks:
         raise SetupError(f"a pool of {setup.num_blocks} blocks came out as one of {kv_cache_config.num_blocks}")
     from vllm.v1.structured_output import StructuredOutputManager
@@ -62,16 +62,14 @@ def min_num_blocks(setup: EngineSetup, release: Release) -> int:
 
 @lru_cache(maxsize=1024)
 def _min_num_blocks(setup: EngineSetup, release: Release) -> int:
-    vllm_config = vllm_config_for(setup, release)
-
     def accepts(num_blocks: int) -> bool:
         try:
-            _initialize_kv_caches(replace(setup, num_blocks=num_blocks), release, vllm_config)
+            _initialize_kv_caches(replace(setup, num_blocks=num_blocks), release)
         except SetupError:
             return False
         return True
 
-    _initialize_kv_caches(replace(setup, num_blocks=_MOST_BLOCKS), release, vllm_config)
+    _initialize_kv_caches(replace(setup, num_blocks=_MOST_BLOCKS), release)
     enough = 1
     while not accepts(enough):
         enough *= 2
@@ -82,10 +80,11 @@ def _min_num_blocks(setup: EngineSetup, release: Release) -> int:
     return enough
 
 
-def _initialize_kv_caches(setup: EngineSetup, release: Release, vllm_config: Any) -> Any:
+def _initialize_kv_caches(setup: EngineSetup, release: Release) -> Any:
     """The KVCacheConfig that start-up makes of the setup's layers and memory. Raises SetupError if it refuses, or makes other groups."""
     from vllm.v1.engine.core import EngineCore
 
+    vllm_config = vllm_config_for(setup, release)
     executor = _Executor(layer_specs(setup, release), setup.num_blocks * page_bytes(setup))
     core = SimpleNamespace(model_executor=executor, collective_rpc=_no_rpc, available_gpu_memory_for_kv_cache=-1)
     with refused():
@@ -116,7 +115,7 @@ class _Executor:
 
         return [[layout.name for layout in get_supported_kv_cache_layouts([])]]
 
-    def set_kv_cache_layout(self, layout: str, interleave_size: int) -> None:
+    def set_kv_cache_layout(self, *layout: Any) -> None:
         """Workers take note of it."""
 
     def initialize_from_config(self, kv_cache_configs: list[Any]) -> None:

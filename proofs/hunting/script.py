@@ -1,0 +1,163 @@
+"""A standalone script for a finding: imports vLLM alone, does what the workload does, prints what happens, says whether the fault is there.
+
+It holds what this one workload needs and nothing else, so that a maintainer reads it like a reproducer written by hand. What differs
+between releases is settled here, when the script is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.resources import files
+from textwrap import wrap
+from zlib import crc32
+
+from settled.proofs.hunting.finding import Finding
+from settled.proofs.hunting.script_configuration import configuration_values, needs_resolving
+from settled.proofs.hunting.script_connector import ScriptedConnector
+from settled.proofs.hunting.template import fill
+from settled.proofs.watching import ENGINE_FAULT, Key
+from settled.reference.engines.operations import STOP_TOKEN, Abort, Add, Operation, Process, Report, Schedule, Workload
+from settled.reference.engines.setup import EngineSetup
+from settled.reference.engines.vllm.releases import Release
+
+_READS = ("read_resident", "rollback_resident", "write_owned")
+_JUDGED = {"reads", "progress", "caps", "references", "counters"}  # features that come with a condition
+_EXITS = "Exits 1 where the fault is there, 0 where it is not."
+_ENDS = "Ends in the scheduler's exception where the fault is there, exits 0 where it is not."
+_SHOWS = "Prints the scheduler's objects at the end; it does not judge them."
+_RESUMED_FLAG = "cached.resumed_from_preemption[cached.req_ids.index(request_id)]"
+_MEANING = {
+    "read_resident": "a dispatched step reads a KV cache block that is null, or back in the pool",
+    "rollback_resident": "after rejected drafts a step reads a KV cache block that was nulled before",
+    "write_owned": "a dispatched step writes into a KV cache block that its request has lost",
+    "single_owner": "reference counts of KV cache blocks differ from what holds them",
+    "counters_symmetric": "a request's counters differ from what its steps say",
+    "held_bounded": "a request holds KV cache blocks that it does not need, or more than its cap",
+    "admission_progress": "a request never finishes",
+    ENGINE_FAULT: "the scheduler fails",
+}
+
+
+def standalone_script(workload: Workload, release: str, finding: Finding) -> str:
+    """The text of the script, for one release of vLLM ("0.25.1"). It does what the run of the finding did, if that is known.
+
+    Raises SetupError for a release that is no number, a group that vLLM has no spec for, a connector other than the mock.
+    """
+    known = Release(release)
+    operations = finding.done or workload.operations
+    connector = ScriptedConnector(workload.setup, operations, known)
+    features = _features(workload.setup, operations, finding.key, known) | _present(connector.features)
+    if features & _JUDGED or finding.key.property == ENGINE_FAULT:
+        features |= {"judged"}
+    if features & {"reads", "objects"}:
+        features |= {"exits"}
+    values = {
+        **configuration_values(workload.setup, known),
+        **connector.gaps,
+        **_gaps(features, finding.key, known),
+        "title": f"vLLM {release}: {_MEANING.get(finding.key.property, finding.key.property)}.",
+        "story": "\n".join(wrap(f"{finding.key.property}, {finding.key.cause}: {finding.sentence}", 120)),
+        "release": release,
+        "exits": _ENDS if finding.key.property == ENGINE_FAULT else _EXITS if "judged" in features else _SHOWS,
+        "operations": "\n".join(_calls(operations, features, connector)),
+    }
+    text = files("settled.proofs.hunting").joinpath("reproducer.template").read_text(encoding="utf-8")
+    return fill(text, features, values)
+
+
+# ---- what is needed --------------------------------------------------------------------------------------------------
+
+
+def _present(features: Mapping[str, bool]) -> frozenset[str]:
+    return frozenset(name for name, is_present in features.items() if is_present)
+
+
+def _features(setup: EngineSetup, operations: Sequence[Operation], key: Key, release: Release) -> frozenset[str]:
+    """The regions of the template that this workload, this finding and this release need."""
+    hashes = setup.enable_prefix_caching or setup.connector is not None
+    reads = key.property in _READS
+    freed = reads and key.cause.startswith(("freed", "reallocated"))
+    is_stuck = key.property == "admission_progress" and "inspected" not in key.cause
+    loads = reads and key.cause.startswith(("loaded_over", "reallocated")) and setup.kv_consumer
+    return _present(
+        {
+            "abort": any(isinstance(operation, Abort) for operation in operations),
+            "contents": hashes,
+            "drafts": setup.num_speculative_tokens > 0,
+            "sync_drafts": setup.num_speculative_tokens > 0 and not setup.async_scheduling,
+            "hashes": hashes,
+            "resolve": needs_resolving(setup, release),
+            "retention": setup.enable_prefix_caching and release.has("named_layouts"),
+            "stops": any(isinstance(operation, Process) and operation.stops for operation in operations),
+            "reads": reads,
+            "freed_in_flight": freed,
+            "loads_over": loads,
+            "losses": freed or loads,
+            "progress": is_stuck,
+            "caps": "above_cap" in key.cause,
+            "references": key.property == "single_owner",
+            "counters": key.property == "counters_symmetric",
+            "objects": not reads and key.property != ENGINE_FAULT,
+        }
+    )
+
+
+def _gaps(features: frozenset[str], key: Key, release: Release) -> dict[str, str]:
+    outputs = [
+        *(["DraftTokenIds"] if "sync_drafts" in features else []),
+        *(["KVConnectorOutput"] if "connector" in features else []),
+        "ModelRunnerOutput",
+    ]
+    parameters = [*(["rejected=(0,)"] if "drafts" in features else []), *(["stops=()"] if "stops" in features else [])]
+    arguments = ", eos_token_id=None" if release.has("eos_on_request") else ""
+    if "hashes" in features:
+        arguments += ", block_hasher=block_hasher"
+    return {
+        "collections": "Counter, deque" if "references" in features else "deque",
+        "output_names": ", ".join(outputs),
+        "request_names": "Request, RequestStatus" if {"abort", "stores"} & features else "Request",
+        "only_pruned": ' if cause == "pruned" else ()' if "[window]" in key.cause else "",
+        "process_parameters": ", ".join(parameters),
+        "stop_argument": f", stop_token_ids=[{STOP_TOKEN}]" if "stops" in features else "",
+        "is_resumed": "request_id in cached.resumed_req_ids" if release.has("resumed_ids") else _RESUMED_FLAG,
+        "request_arguments": arguments,
+    }
+
+
+# ---- operations ------------------------------------------------------------------------------------------------------
+
+
+def _calls(operations: Sequence[Operation], features: frozenset[str], connector: ScriptedConnector) -> Iterator[str]:
+    for operation in operations:
+        call = connector.call(operation) if isinstance(operation, Report) else _call(operation, features)
+        if call is not None:
+            yield call
+
+
+def _call(operation: Add | Abort | Schedule | Process, features: frozenset[str]) -> str:
+    match operation:
+        case Add():
+            return f'add("{operation.request_id}", prompt={_prompt(operation, features)}, max_tokens={operation.max_tokens})'
+        case Abort():
+            return f'abort("{operation.request_id}")'
+        case Schedule():
+            return "schedule()"
+        case Process():
+            arguments = []
+            if "drafts" in features and operation.rejected not in ((), (0,)):
+                arguments.append(f"rejected={operation.rejected}")
+            if operation.stops:
+                arguments.append(f"stops={operation.stops}")
+            return f"process({', '.join(arguments)})"
+
+
+def _prompt(add: Add, features: frozenset[str]) -> str:
+    """Token ids, as `operations.prompt_of` has them. They matter only where they are hashed."""
+    if "contents" not in features:
+        return f"[7] * {add.prompt_tokens}"
+    shared = min(add.shared_tokens, add.prompt_tokens)
+    own = 100 + crc32(add.request_id.encode()) % 800
+    parts = [f"tokens({add.family}, 0, {shared})"] if shared else []
+    if shared < add.prompt_tokens:
+        parts.append(f"tokens({own}, {shared}, {add.prompt_tokens})")
+    return " + ".join(parts)

@@ -1,0 +1,150 @@
+"""`settled hunt`: findings, the commands that show them again, the corpus folder, and how a run ends."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from settled.proofs.cli.main import cli
+from settled.proofs.hunting.corpus import HuntCorpus
+from settled.proofs.hunting.finding import finding_of
+from settled.proofs.hunting.plain import workload_as_dict, workload_of
+from settled.reference.engines.operations import Workload
+from settled.reference.engines.reference_engine import ReferenceEngine
+from settled.reference.engines.setup import SetupError
+
+START = "from settled.proofs.cli.main import main; main()"
+BROKEN = "reference==optimistic"
+FEW = (BROKEN, "--mix", "windows", "--workloads", "30")
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(cli, ["hunt", *map(str, arguments)])
+
+
+def commands_in(output: str) -> list[list[str]]:
+    return [shlex.split(line)[1:] for line in re.findall(r"^ *(settled (?:hunt|check) .*)$", output, re.MULTILINE)]
+
+
+def test_a_right_engine_holds_and_says_what_was_reached() -> None:
+    result = run("reference", "--workloads", "32")
+    assert result.exit_code == 0
+    assert "32 workloads" in result.output
+    assert "0 findings" in result.output
+    for section in ("causes", "operations", "drafts rejected", "kinds of groups", "pipeline depth", "connector"):
+        assert section in result.output
+
+
+def test_every_finding_is_printed_with_its_picture_and_the_command_that_shows_it_again() -> None:
+    result = run(*FEW)
+    assert result.exit_code == 1
+    assert f"{BROKEN} violates rollback_resident" in result.output
+    assert "shrunk to 3 scheduled steps: add," in result.output
+    assert "needs" in result.output  # of the picture
+    (command, *_) = commands_in(result.output)
+    again = CliRunner().invoke(cli, command)
+    assert again.exit_code == 1
+    assert "violates rollback_resident" in again.output
+
+
+def test_the_corpus_keeps_a_trace_a_picture_and_a_workload_that_runs_again(tmp_path: Path) -> None:
+    result = run(*FEW, "--corpus", tmp_path)
+    (path, *_) = sorted(tmp_path.glob("*.json"))
+    assert path.name.startswith("reference.optimistic-auto-rollback_resident")
+    assert sorted(each.suffix for each in tmp_path.iterdir() if each.stem == path.stem) == [".json", ".ndjson", ".txt"]
+    told = json.loads(path.read_text(encoding="utf-8"))
+    assert finding_of({**told, "trace": []}).steps == 3
+    assert "line" in path.with_suffix(".txt").read_text(encoding="utf-8")
+    assert told["sentence"] in path.with_suffix(".txt").read_text(encoding="utf-8")
+    for command in told["reproduce"]:
+        assert shlex.split(command)[1:] in commands_in(result.output)
+        again = CliRunner().invoke(cli, shlex.split(command)[1:])
+        assert again.exit_code == 1
+        assert "rollback_resident" in again.output
+    repaired = run("reference", "--workload", path)
+    assert repaired.exit_code == 0
+
+
+def test_a_larger_finding_does_not_take_the_place_of_a_smaller(tmp_path: Path) -> None:
+    run(*FEW, "--corpus", tmp_path)
+    (path, *_) = sorted(tmp_path.glob("*.json"))
+    told = json.loads(path.read_text(encoding="utf-8"))
+    finding = finding_of({**told, "trace": []})
+    assert HuntCorpus(tmp_path).write(finding, picture="", script=None, is_shrunk=False) is None
+    assert json.loads(path.read_text(encoding="utf-8")) == told
+    assert HuntCorpus(tmp_path).write(finding, picture="", script="print()\n", is_shrunk=True) == path
+    assert path.with_suffix(".py").read_text(encoding="utf-8") == "print()\n"
+
+
+def test_the_contract_can_be_forced() -> None:
+    result = run(*FEW, "--contract", "settled")
+    assert result.exit_code == 1
+    assert "violates read_resident" in result.output
+
+
+def test_json_is_one_object() -> None:
+    result = run(*FEW, "--json")
+    assert result.exit_code == 1
+    told = json.loads(result.output)
+    assert (told["mix"], told["seed"], told["contract"], told["exit_code"], told["workloads"]) == ("windows", 0, "auto", 1, 30)
+    assert {finding["property"] for finding in told["findings"]} >= {"rollback_resident"}
+    assert workload_of(told["findings"][0]["workload"]).operations
+    assert told["coverage"]["kinds of groups"]
+    assert run("reference", "--workloads", "0", "--json").exit_code == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("sglang",), "unknown engine 'sglang'"),
+        (("reference==nonsense",), "unknown discipline 'nonsense'"),
+        (("reference", "--mix", "nonsense"), "'nonsense' is not one of"),
+        (("reference", "--number", "1", "--workload", __file__), "give one of them"),
+        (("reference", "--workload", __file__), "not a finding of this version"),
+        (("vllm==0.0.0",), "settled engines install vllm==0.0.0"),
+    ],
+)
+def test_bad_input_is_named(arguments: tuple[str, ...], message: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert message in result.output
+
+
+def test_a_fault_of_the_harness_is_loud_and_keeps_its_workload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: ReferenceEngine, choose: object) -> None:
+        raise SetupError("planted")
+
+    monkeypatch.setattr(ReferenceEngine, "process", refuse)
+    result = run("reference", "--workloads", "3", "--corpus", tmp_path)
+    assert result.exit_code == 2
+    assert "planted" in result.output
+    (command,) = [shlex.split(line.partition("is kept: ")[2])[1:] for line in result.output.splitlines() if "is kept" in line]
+    assert CliRunner().invoke(cli, command).exit_code == 2
+    (kept,) = tmp_path.glob("harness-failed-0.json")
+    workload = workload_of(json.loads(kept.read_text(encoding="utf-8"))["workload"])
+    assert isinstance(workload, Workload)
+    assert workload_as_dict(workload)["operations"]
+
+
+def test_an_interrupt_keeps_what_was_found(tmp_path: Path) -> None:
+    arguments = ["hunt", BROKEN, "--mix", "windows", "--contract", "settled", "--seconds", "600", "--corpus", str(tmp_path)]
+    with subprocess.Popen([sys.executable, "-c", START, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as started:
+        assert started.stdout is not None
+        started.stdout.readline()  # the first finding has been told
+        while not list(tmp_path.glob("*.json")):
+            pass
+        started.send_signal(signal.SIGINT)
+        _, stderr = started.communicate(timeout=60)
+    assert (started.returncode, stderr) == (130, b"settled: interrupted\n")
+    assert not list(tmp_path.glob("*.part"))
+    for path in tmp_path.glob("*.json"):
+        trace = path.with_suffix(".ndjson")
+        assert CliRunner().invoke(cli, ["check", str(trace), "--contract", "settled"]).exit_code == 1

@@ -1,0 +1,99 @@
+"""The shrinker of workloads: small, the same every time, within its bound, and only what the engine accepts."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+
+from settled.model.disciplines import OPTIMISTIC
+from settled.model.properties import Contract
+from settled.proofs.hunting.finding import Finding, shown_by
+from settled.proofs.hunting.running import run_workload
+from settled.proofs.hunting.shrinking import Shrinker, size_of
+from settled.proofs.hunting.workloads import workloads
+from settled.proofs.watching import Key
+from settled.reference.engines.operations import Abort, Add, Operation, Workload
+from settled.reference.engines.reference_engine import ReferenceFactory
+
+FACTORY = ReferenceFactory(OPTIMISTIC)
+READ = Key("read_resident", "freed[window]", "sliding_window")
+
+
+@pytest.fixture(scope="module")
+def found() -> Finding:
+    for number, workload, _ in workloads("windows", 5, FACTORY):
+        if READ in run_workload(FACTORY, workload, contract=Contract.SETTLED).found and len(workload.setup.groups) > 1:
+            finding = Finding(
+                engine="reference",
+                contract=Contract.SETTLED,
+                key=READ,
+                sentence="",
+                workload=workload,
+                mix="windows",
+                seed=5,
+                number=number,
+            )
+            shown = shown_by(FACTORY, finding, workload)
+            assert shown is not None
+            return shown
+    raise AssertionError
+
+
+def shrinker(found: Finding, **settings: int) -> Shrinker:
+    return Shrinker(found.workload, found, lambda workload: shown_by(FACTORY, found, workload), FACTORY.min_num_blocks, **settings)
+
+
+def test_a_hybrid_workload_becomes_two_steps_of_one_window(found: Finding) -> None:
+    small = shrinker(found).run()
+    (spec,) = small.setup.groups
+    assert spec.kind == "sliding_window"
+    assert spec.block_size == 1
+    assert [type(each) for each in small.operations] == [Add]
+    shown = shown_by(FACTORY, found, small)
+    assert shown is not None
+    assert shown.steps == 2
+    assert not small.setup.enable_prefix_caching
+    assert small.setup.num_speculative_tokens == 0
+    assert small.setup.num_blocks == FACTORY.min_num_blocks(small.setup)
+
+
+def test_the_same_workload_becomes_the_same_small_one(found: Finding) -> None:
+    assert shrinker(found).run() == shrinker(found).run()
+
+
+@pytest.mark.parametrize("runs_max", [0, 1, 7])
+def test_runs_are_bounded(found: Finding, runs_max: int) -> None:
+    bounded = shrinker(found, runs_max=runs_max)
+    bounded.run()
+    assert bounded.runs == runs_max
+
+
+class Some(NamedTuple):
+    steps: int
+    done: tuple[Operation, ...]
+
+
+def test_a_property_of_the_operations_alone_shrinks_to_its_least(found: Finding) -> None:
+    def show(workload: Workload) -> Some | None:
+        aborts = sum(isinstance(each, Abort) for each in workload.operations)
+        return Some(1, workload.operations) if aborts >= 2 else None
+
+    first = next(drawn.workload for drawn in workloads("windows", 0, FACTORY) if show(drawn.workload))
+    small = Shrinker(first, Some(1, first.operations), show, FACTORY.min_num_blocks, runs_max=3000).run()
+    assert [type(each) for each in small.operations] == [Abort, Abort]
+    assert [(spec.kind, spec.block_size) for spec in small.setup.groups] == [("full", 1)]
+    assert (small.setup.max_model_len, small.setup.num_speculative_tokens, small.setup.async_scheduling) == (1, 0, False)
+
+
+def test_fewer_steps_count_more_than_fewer_operations(found: Finding) -> None:
+    """A change that saves operations at the cost of a step is not taken."""
+
+    def show(workload: Workload) -> Some | None:
+        return Some(1 if len(workload.operations) >= 5 else 2, workload.operations)
+
+    first = found.workload
+    assert len(first.operations) > 5
+    small = Shrinker(first, Some(1, first.operations), show, FACTORY.min_num_blocks).run()
+    assert len(small.operations) == 5
+    assert size_of(small) < size_of(first)

@@ -196,5 +196,5 @@ def test_a_worker_that_cannot_start_says_why() -> None:
     with pytest.raises(HarnessError, match="EngineError: unknown discipline 'nonsense'"):
         refused.run()
     ended = RemoteHunt([sys.executable, "-c", "import sys; sys.exit('no luck')"], os.environ, plan_for("settled"), nothing, nothing)
-    with pytest.raises(HarnessError, match="(?s)ended with code 1.*no luck"):
+    with pytest.raises(HarnessError, match=r"(?s)ended with code 1.*no luck"):
         ended.run()

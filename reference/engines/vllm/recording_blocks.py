@@ -221,9 +221,9 @@ class BlockRecorder:
         return touch
 
     def _around_free_blocks(self, original: Any) -> Any:
-        def free_blocks(ordered_blocks: Iterable[Any]) -> None:
+        def free_blocks(ordered_blocks: Iterable[Any], *args: Any, **kwargs: Any) -> None:
             blocks = list(ordered_blocks)
-            original(blocks)
+            original(blocks, *args, **kwargs)
             owned = [block for block in blocks if not block.is_null]
             if owned:
                 self._freed([block.block_id for block in owned], {block.block_id for block in owned if block.ref_cnt == 0})

@@ -55,8 +55,8 @@ def diagnose() -> Iterator[Finding]:
         yield _package(package, purpose, f"pip install 'settled[{extra}]'", is_required=False)
     yield _solver("z3", "z3-solver", is_required=True)
     yield _solver("cvc5", "cvc5", is_required=False)
-    yield _device()
     yield _engines()
+    yield _device()
 
 
 def _package(package: str, purpose: str, hint: str, *, is_required: bool) -> Finding:

@@ -107,14 +107,16 @@ class Hunt:
         Raises WorkloadFailedError, MixError.
         """
         plan = self.plan
-        self._ends = None if plan.seconds is None else time.monotonic() + plan.seconds
         if plan.workload is not None:
             self._take(Drawn(plan.first, plan.workload))
             return self.progress
         drawn = workloads(plan.mix, plan.seed, self.factory, first=plan.first)
         last = None if plan.workloads is None else plan.first + plan.workloads
         while last is None or plan.first + self.progress.workloads < last:
-            self._take(next(drawn))
+            workload = next(drawn)
+            if plan.seconds is not None and self._ends is None:  # drawing the first one has imported the engine
+                self._ends = time.monotonic() + plan.seconds
+            self._take(workload)
             self.tick(self.progress)
             if self._is_over:
                 break

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from settled.model.events import Config, Event
-from settled.model.monitor import Monitor, Violation
+from settled.model.monitor import Monitor, Verdict, Violation
 from settled.model.properties import Contract
 
 ENGINE_FAULT = "engine_fault"  # stands in for a property where the engine itself fails: an assertion, a double free
@@ -64,6 +64,14 @@ class Watched:
     def is_undecided(self) -> bool:
         """Whether the monitor could not judge all of it."""
         return self.monitor is not None and bool(self.monitor.finish().unknown)
+
+    def verdicts(self) -> tuple[str, dict[str, Verdict]]:
+        """The contract, and the verdict on each property so far; what was noted by other means counts as violated."""
+        if self.monitor is None:
+            return "", {}
+        report = self.monitor.finish()
+        found = {key.property: Verdict.VIOLATED for key in self.found}
+        return report.contract.value, {**{result.property.value: result.verdict for result in report.properties}, **found}
 
     def _note(self, violation: Violation) -> None:
         kind = "" if violation.group is None else self.kinds[violation.group]

@@ -10,7 +10,7 @@ import click
 from settled.model.properties import Contract
 from settled.proofs.hunting.mixes import DEFAULT_MIX, MIXES
 
-EXIT_BAD_INPUT = 2
+EXIT_BAD_INPUT, EXIT_UNKNOWN = 2, 3
 WORKLOADS_DEFAULT = 500
 AUTO = "auto"
 
@@ -43,6 +43,8 @@ AUTO = "auto"
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="Run the one workload of FILE, the JSON file of a finding.",
 )
+@click.option("--releases", "names", metavar="X,Y,...", help="Hunt in these releases of ENGINE, and print release by property.")
+@click.option("--install", "installs", is_flag=True, help="Install those releases first that are not installed; newest is one, too.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
 def hunt(
     engine: str,
@@ -54,6 +56,8 @@ def hunt(
     folder: Path | None,
     number: int | None,
     path: Path | None,
+    names: str | None,
+    installs: bool,
     as_json: bool,
 ) -> None:
     """Run an engine under random workloads, and judge every event.
@@ -68,9 +72,14 @@ def hunt(
     from settled.proofs.hunting.corpus import workload_in
     from settled.proofs.hunting.engines import EngineError, parse_engine
     from settled.proofs.hunting.faults import HarnessError
+    from settled.proofs.hunting.releases import plans_for
     from settled.proofs.hunting.workloads import MixError
     from settled.proofs.report import hunting
+    from settled.reference.engines.environments.pip import InstallError
+    from settled.reference.engines.environments.recipes import RequestError
 
+    if installs and names is None:
+        raise click.UsageError("--install goes with --releases")
     if number is not None and path is not None:
         raise click.UsageError("--number and --workload are one workload each: give one of them")
     if number is not None or path is not None:
@@ -89,7 +98,36 @@ def hunt(
             workload=read_json(path, workload_in) if path is not None else None,
             path=str(path or ""),
         )
+        if names is not None:
+            from settled.proofs.report import releases
+
+            sys.exit(releases.run(plans_for(plan, _releases(engine, names, installs)), folder=folder, as_json=as_json))
         sys.exit(hunting.run(plan, folder=folder, as_json=as_json))
-    except (CorpusError, EngineError, HarnessError, MixError) as error:
+    except InstallError as error:
+        click.echo(f"settled hunt: {error}", err=True)
+        sys.exit(EXIT_UNKNOWN)
+    except (CorpusError, EngineError, HarnessError, MixError, RequestError) as error:
         click.echo(f"settled hunt: {error}", err=True)
         sys.exit(EXIT_BAD_INPUT)
+
+
+def _releases(engine: str, names: str, installs: bool) -> list[str]:
+    """Versions that are installed, in the order given. Raises RequestError, InstallError."""
+    from settled.proofs.hunting.engines import REFERENCE
+    from settled.reference.engines.environments.installed import installed_release, installed_releases
+    from settled.reference.engines.environments.installing import Installer
+    from settled.reference.engines.environments.recipes import RequestError, parse_request, recipe_named
+
+    if engine == REFERENCE:
+        return names.split(",")
+    project = recipe_named(engine).project
+    requests = [parse_request(f"{project}=={name.strip()}") for name in names.split(",")]
+    if installs:
+        installer = Installer(lambda line: click.echo(line, err=True))
+        return [installer.install(request).version for request in requests]
+    newest = [each.version for each in installed_releases(recipe_named(engine).engine)][-1:]
+    versions = [request.version or "".join(newest) for request in requests]
+    try:
+        return [installed_release(engine, version).version for version in versions]
+    except RequestError as error:
+        raise RequestError(f"{error}; or give --install") from error

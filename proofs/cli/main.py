@@ -28,6 +28,7 @@ COMMANDS = {
     "fuzz": "Run the reference under random decisions: what is violated, shrunk and kept.",
     "hunt": "Run a real engine under random workloads: what is violated, shrunk and kept.",
     "graph": "All states that a small engine reaches: where it is stuck, and who waits for whom.",
+    "engines": "Install releases of real engines, and say which are here.",
     "doctor": "Say what is installed here, and what is missing.",
 }
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 from settled.model.properties import Contract
 from settled.proofs.fuzzing.coverage import Feature
@@ -43,6 +44,14 @@ class Plan:
     path: str = ""
 
 
+class Judged(NamedTuple):
+    """A verdict on a property under a contract."""
+
+    contract: str
+    property: str
+    verdict: str
+
+
 @dataclass(slots=True)
 class Progress:
     """What a hunt has done so far. `seconds` are those of workloads, without shrinking; `seconds_to_first`: from the first workload on
@@ -60,6 +69,7 @@ class Progress:
     showing: Counter[Key] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
     coverage: Counter[Feature] = field(default_factory=Counter)
+    verdicts: Counter[Judged] = field(default_factory=Counter)  # in workloads
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +141,7 @@ class Hunt:
         progress.events += run.num_events
         progress.undecided += run.is_undecided
         progress.showing.update(run.found.keys())
+        progress.verdicts.update(Judged(run.contract, name, verdict.value) for name, verdict in run.verdicts.items())
         if run.found and progress.seconds_to_first is None:
             progress.seconds_to_first = progress.seconds
         self._tell_new(run, drawn)

@@ -35,6 +35,7 @@ class RemoteHunt:
         self.environment, self.plan, self.tell, self.tick = environment, plan, tell, tick
         self.progress = Progress(plan.engine)
         self._is_done = False
+        self._worker: subprocess.Popen[str] | None = None
 
     def run(self) -> Progress:
         """Hunts until it is over. An interrupt passes through once all that was found has been told.
@@ -51,6 +52,7 @@ class RemoteHunt:
                 encoding="utf-8",
                 start_new_session=True,  # Ctrl-C goes to us alone: we decide
             )
+            self._worker = worker
             try:
                 self._listen(worker)
             except KeyboardInterrupt:
@@ -61,6 +63,11 @@ class RemoteHunt:
             if not self._is_done:
                 raise HarnessError(f"{self.plan.engine}: the worker ended with code {worker.returncode}:\n{_last_lines(errors)}")
         return self.progress
+
+    def stop(self) -> None:
+        """From another thread: the worker tells the smallest that it knows, and ends; `run` returns what it told."""
+        if self._worker is not None:
+            self._worker.send_signal(signal.SIGINT)
 
     def _listen(self, worker: subprocess.Popen[str]) -> None:
         assert worker.stdout is not None

@@ -18,6 +18,19 @@ from settled.reference.engines.environments.recipes import recipe_named
 
 
 @contextmanager
+def remote_hunt(plan: Plan, tell: Callable[[Told], None], tick: Callable[[Progress], None]) -> Iterator[RemoteHunt]:
+    """The hunt in a process of its own, the reference's too. Raises EngineError, also where the release is not installed."""
+    engine = parse_engine(plan.engine)
+    release = None if engine.name == REFERENCE else _installed(engine)
+    if release is None:
+        yield RemoteHunt([sys.executable], os.environ, plan, tell, tick)
+        return
+    named = replace(plan, engine=str(EngineName(engine.name, release.version)))
+    with launching(release) as launch:
+        yield RemoteHunt(launch.python, launch.variables, named, tell, tick)
+
+
+@contextmanager
 def hunt_of(plan: Plan, tell: Callable[[Told], None], tick: Callable[[Progress], None]) -> Iterator[Hunt | RemoteHunt]:
     """The hunt, to be run while the context lasts. Raises EngineError, also where the release is not installed.
 
@@ -27,13 +40,8 @@ def hunt_of(plan: Plan, tell: Callable[[Told], None], tick: Callable[[Progress],
     if engine.name == REFERENCE:
         yield Hunt(factory_of(engine), plan, tell, tick)
         return
-    release = _installed(engine)
-    if release is None:
-        yield RemoteHunt([sys.executable], os.environ, plan, tell, tick)
-        return
-    named = replace(plan, engine=str(EngineName(engine.name, release.version)))
-    with launching(release) as launch:
-        yield RemoteHunt(launch.python, launch.variables, named, tell, tick)
+    with remote_hunt(plan, tell, tick) as hunt:
+        yield hunt
 
 
 def _installed(engine: EngineName) -> Installed | None:

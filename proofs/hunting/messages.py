@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from settled.proofs.fuzzing.coverage import Feature, by_section
-from settled.proofs.hunting.campaign import Plan, Progress
+from settled.proofs.hunting.campaign import Judged, Plan, Progress
 from settled.proofs.hunting.finding import contract_name, contract_of
 from settled.proofs.hunting.plain import workload_as_dict, workload_of
 from settled.proofs.watching import key_of
@@ -48,6 +48,7 @@ def progress_as_dict(progress: Progress) -> dict[str, Any]:
         "seconds": round(progress.seconds, 3),
         "seconds_to_first": progress.seconds_to_first,
         "showing": [{**key._asdict(), "workloads": times} for key, times in sorted(progress.showing.items())],
+        "verdicts": [{**judged._asdict(), "workloads": times} for judged, times in sorted(progress.verdicts.items())],
         "refused": dict(sorted(progress.refused.items())),
         "coverage": by_section(progress.coverage),
     }
@@ -58,6 +59,9 @@ def take_progress(progress: Progress, raw: dict[str, Any]) -> None:
     for name in ("engine", "workloads", "operations", "steps", "events", "undecided", "seconds", "seconds_to_first"):
         setattr(progress, name, raw[name])
     progress.showing = Counter({key_of(each): each["workloads"] for each in raw["showing"]})
+    progress.verdicts = Counter(
+        {Judged(each["contract"], each["property"], each["verdict"]): each["workloads"] for each in raw["verdicts"]}
+    )
     progress.refused = Counter(raw["refused"])
     progress.coverage = Counter(
         {Feature(section, what): times for section, told in raw["coverage"].items() for what, times in told.items()}

@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from settled.model.events import Event
+from settled.model.monitor import Verdict
 from settled.model.properties import Contract
 from settled.model.trace_io import TraceError
 from settled.proofs.hunting.coverage import HuntCoverage
@@ -27,7 +28,7 @@ class Run:
     """What a workload came to. `steps` counts scheduled ones; `is_undecided`: the monitor could not judge all of it.
 
     `done` are the operations that could be done, the serving of what was left and one that raised included: played alone, they do the
-    same. `events` is empty unless they were asked for.
+    same. `events` is empty unless they were asked for. `verdicts` are by property, under `contract`.
     """
 
     found: dict[Key, Found] = field(default_factory=dict)
@@ -36,6 +37,8 @@ class Run:
     num_events: int = 0
     is_undecided: bool = False
     events: list[Event] = field(default_factory=list)
+    contract: str = ""
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
 
 
 def run_workload(
@@ -83,6 +86,7 @@ def run_workload(
     if served is not None:
         served.end_anyhow()
     result.found, result.num_events = watched.found, watched.num_events
+    result.contract, result.verdicts = watched.verdicts()
     return result
 
 

@@ -55,6 +55,7 @@ def diagnose() -> Iterator[Finding]:
         yield _package(package, purpose, f"pip install 'settled[{extra}]'", is_required=False)
     yield _solver("z3", "z3-solver", is_required=True)
     yield _solver("cvc5", "cvc5", is_required=False)
+    yield _engines()
     yield _device()
 
 
@@ -94,6 +95,14 @@ def _device() -> Finding:
     except Exception as error:
         return Finding("device", f"damaged torch: {_first_line(error)}", purpose, "pip install --force-reinstall torch", False)
     return Finding("device", "no CUDA device", purpose, "", False)
+
+
+def _engines() -> Finding:
+    """The releases that lie here; `settled engines list` tells whether each can be imported."""
+    from settled.reference.engines.environments.installed import installed_releases
+
+    here = ", ".join(str(release) for release in installed_releases())
+    return Finding("engines", here or "none", "settled hunt", "" if here else "settled engines install vllm", bool(here), False)
 
 
 def _first_line(error: Exception) -> str:

@@ -19,7 +19,7 @@ from settled.reference.engines.environments.installed import (
     release_folder,
 )
 from settled.reference.engines.environments.launching import variables_for
-from settled.reference.engines.environments.pip import InstallError, NoNetworkError, run_logged, run_pip
+from settled.reference.engines.environments.pip import InstallError, NoNetworkError, UnknownVersionError, run_logged, run_pip
 from settled.reference.engines.environments.recipes import Recipe, Request, Source
 from settled.reference.engines.environments.unpacking import unpack_source, unpack_wheel
 
@@ -93,6 +93,14 @@ def uninstall(release: Installed, say: Say) -> None:
     say(f"{release} removed")
 
 
+def uninstall_all(say: Say) -> None:
+    """Removes every release and every environment. Raises OSError."""
+    with changing(lambda: say("waiting for another installation to end")) as folder:
+        for each in sorted(folder.glob("release-*")) + sorted(folder.glob("environment-*")):
+            remove(each)
+            say(f"{each} removed")
+
+
 def _find(recipe: Recipe, version: str | None) -> Installed | None:
     return next((each for each in installed_releases(recipe.engine) if each.version == version), None)
 
@@ -110,9 +118,17 @@ def _obtain(request: Request, python: Path, log: Path, made: Path) -> str:
             return _from_source(request, python, log, made)
         except NoNetworkError:
             raise
-        except InstallError:
+        except InstallError as error:
             shutil.rmtree(made, ignore_errors=True)
+            return _from_wheel_after(error, request, python, log, made)
     return _from_wheel(request, python, log, made)
+
+
+def _from_wheel_after(failed: InstallError, request: Request, python: Path, log: Path, made: Path) -> str:
+    try:
+        return _from_wheel(request, python, log, made)
+    except UnknownVersionError as error:
+        raise error.beside(failed) if isinstance(failed, UnknownVersionError) else failed from error
 
 
 def _from_source(request: Request, python: Path, log: Path, made: Path) -> str:

@@ -25,6 +25,8 @@ _QUIET = {
     "OMP_NUM_THREADS": "1",  # a scheduler computes nothing; releases run beside each other
 }
 
+_DROPPED = ("PYTHONHOME", "PYTHONSTARTUP", "PYTHONDONTWRITEBYTECODE")  # the last: an import takes 20 s where nothing is compiled
+
 
 class Launch(NamedTuple):
     """`python`: the interpreter's command, to which arguments are added; `variables`: its whole environment."""
@@ -47,7 +49,7 @@ def launching(installed: Installed, *, before: Sequence[Path] = ()) -> Iterator[
 
 def variables_for(folders: Sequence[Path]) -> dict[str, str]:
     """The environment of a process that finds its modules in these folders first. It has no way out to a hub."""
-    ours = {name: value for name, value in os.environ.items() if name not in ("PYTHONHOME", "PYTHONSTARTUP")}
+    ours = {name: value for name, value in os.environ.items() if name not in _DROPPED}
     return {**ours, **_QUIET, "PYTHONPATH": os.pathsep.join(str(folder) for folder in folders)}
 
 

@@ -22,7 +22,16 @@ class InstallError(RuntimeError):
 
 
 class UnknownVersionError(InstallError):
-    """The registry has the project and not this version of it."""
+    """The registry has the project and not this version of it; `known` are those that it has, in its order."""
+
+    def __init__(self, what: str, known: Sequence[str], log: Path) -> None:
+        super().__init__(f"{what}: no such version for this Python; there are {_nearby(what, known)}; the log is {log}")
+        self.what, self.known, self.log = what, tuple(known), log
+
+    def beside(self, other: UnknownVersionError) -> UnknownVersionError:
+        """One error for two searches."""
+        known = sorted({*self.known, *other.known}, key=_numbers)
+        return UnknownVersionError(self.what, known, self.log)
 
 
 class NoNetworkError(InstallError):
@@ -59,7 +68,7 @@ def _error(what: str, said: str, log: Path) -> InstallError:
     if missing is not None:
         known = [version.strip() for version in missing["versions"].split(",") if version.strip() not in ("", "none")]
         if known:
-            return UnknownVersionError(f"{what}: no such version for this Python; there are {_nearby(what, known)}; {where}")
+            return UnknownVersionError(what, known, log)
         return InstallError(f"{what}: the package registry has nothing of that name for this Python and platform; {where}")
     lines = [line for line in said.splitlines() if line.strip()][-LINES_SHOWN:]
     return InstallError("\n".join([f"{what} failed; {where}; it ends:", *(f"  {line}" for line in lines)]))

@@ -1,0 +1,124 @@
+"""What `settled hunt ENGINE --releases ...` prints: findings as they come, then release × property."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from settled.model.monitor import Verdict
+from settled.model.properties import Property
+from settled.proofs.cli.ending import EXIT_BAD_INPUT, EXIT_INTERRUPTED
+from settled.proofs.hunting.campaign import Judged, Plan, Progress, Told
+from settled.proofs.hunting.corpus import HuntCorpus
+from settled.proofs.hunting.finding import contract_name, finding_as_dict
+from settled.proofs.hunting.messages import progress_as_dict
+from settled.proofs.hunting.releases import ReleaseHunt, ReleasesHunt
+from settled.proofs.hunting.running import ADMISSION_PROGRESS
+from settled.proofs.report.console import make_console
+from settled.proofs.report.found_picture import picture_text
+from settled.proofs.report.progress_line import progress_line
+from settled.proofs.runner import Exit
+from settled.proofs.watching import ENGINE_FAULT
+
+_COLUMNS = (*(each.value for each in Property), ADMISSION_PROGRESS, ENGINE_FAULT)
+_BY_MONITOR = frozenset(each.value for each in Property)
+
+
+def run(plans: Sequence[Plan], *, folder: Path | None, as_json: bool) -> int:
+    """One hunt for each plan. Raises OSError. Exit code 2 if a process failed, else 1 if anything is violated."""
+    console, corpus = make_console(), HuntCorpus(folder) if folder is not None else None
+    counts: dict[str, int] = {}
+
+    def tell(told: Told) -> None:
+        finding = told.finding
+        if not as_json and told.is_shrunk:
+            of_kind = f", {finding.key.kind}" if finding.key.kind else ""
+            words = f"[bold red]{escape(finding.engine)}[/] violates [bold]{finding.key.property}[/] ({escape(finding.key.cause)}{of_kind})"
+            console.print(f"{words} in workload {finding.number}; shrunk to {finding.steps} scheduled steps")
+            console.print(f"  {escape(finding.command)}")
+        if corpus is not None:
+            corpus.write(finding, picture=picture_text(finding), script=None, is_shrunk=told.is_shrunk)
+
+    with progress_line(console, f"{len(plans)} releases", is_quiet=as_json) as say:
+
+        def tick(progress: Progress) -> None:
+            counts[progress.engine] = progress.workloads
+            say(", ".join(f"{engine}: {workloads}" for engine, workloads in sorted(counts.items())))
+
+        hunt = ReleasesHunt(plans, tell, tick)
+        try:
+            hunt.run()
+        except KeyboardInterrupt:
+            _print(console, plans[0], hunt.results, EXIT_INTERRUPTED, as_json=as_json)
+            raise
+    code = exit_code(hunt.results)
+    _print(console, plans[0], hunt.results, code, as_json=as_json)
+    return code
+
+
+def exit_code(results: Sequence[ReleaseHunt]) -> int:
+    """What goes wrong never ends with a verdict."""
+    if any(result.error for result in results):
+        return EXIT_BAD_INPUT
+    if any(result.progress.findings for result in results):
+        return int(Exit.VIOLATED)
+    judged = all(result.progress.workloads and not result.progress.undecided for result in results)
+    return int(Exit.HOLDS if judged else Exit.UNKNOWN)
+
+
+def _print(console: Console, plan: Plan, results: Sequence[ReleaseHunt], code: int, *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(_report(plan, results, code), indent=2))
+        return
+    table = Table("release", "contract", "workloads", *[name.replace("_", " ") for name in _COLUMNS])
+    for result in results:
+        for contract in sorted({judged.contract for judged in result.progress.verdicts} - {""}):
+            table.add_row(*_row(result, contract))
+    console.print(table)
+    console.print("a number: workloads that violate it; holds: none of those in which it was checked; ·: checked in none")
+    for result in results:
+        if result.error:
+            console.print(f"[bold red]{result.engine} failed[/] after {result.progress.workloads} workloads: {escape(result.error)}")
+    told = "by the configuration" if plan.contract is None else plan.contract.value
+    console.print(f"mix {plan.mix}, seed {plan.seed}, contract {told}; exit code {code}")
+
+
+def _row(result: ReleaseHunt, contract: str) -> list[str]:
+    verdicts = result.progress.verdicts
+    workloads = max(_workloads(verdicts, contract, name) for name in _BY_MONITOR)
+    cells = [cell(verdicts, contract, name) for name in _COLUMNS]
+    return [result.progress.engine, contract, str(workloads), *cells]
+
+
+def cell(verdicts: dict[Judged, int], contract: str, name: str) -> str:
+    """What a release does to a property under a contract."""
+    violated = verdicts.get(Judged(contract, name, Verdict.VIOLATED.value), 0)
+    if violated:
+        return f"[bold red]{violated}[/]"
+    if name in _BY_MONITOR and not verdicts.get(Judged(contract, name, Verdict.HOLDS.value), 0):
+        return "·"
+    return "holds"
+
+
+def _workloads(verdicts: dict[Judged, int], contract: str, name: str) -> int:
+    return sum(times for judged, times in verdicts.items() if judged.contract == contract and judged.property == name)
+
+
+def _report(plan: Plan, results: Sequence[ReleaseHunt], code: int) -> dict[str, Any]:
+    asked = {"mix": plan.mix, "seed": plan.seed, "contract": contract_name(plan.contract)}
+    releases = [
+        {
+            **progress_as_dict(result.progress),
+            "findings": [finding_as_dict(finding) for finding in result.progress.findings.values()],
+            "error": result.error,
+        }
+        for result in results
+    ]
+    return {**asked, "releases": releases, "exit_code": code}

@@ -97,7 +97,7 @@ def _features(setup: EngineSetup, operations: Sequence[Operation], key: Key, rel
             "sync_drafts": setup.num_speculative_tokens > 0 and not setup.async_scheduling,
             "hashes": hashes,
             "resolve": needs_resolving(setup, release),
-            "retention": setup.enable_prefix_caching and release.has("named_layouts"),
+            "retention": setup.enable_prefix_caching and release.has("retention_interval"),
             "stops": any(isinstance(operation, Process) and operation.stops for operation in operations),
             "reads": reads,
             "freed_in_flight": freed,

@@ -22,7 +22,9 @@ STAGES, ASYNC_STAGES, THREE_STAGES = Pipeline(False, 2), Pipeline(True, 2), Pipe
 WINDOW, FULL, CHUNK, MAMBA_NONE, MAMBA_ALIGN = "window", "full", "chunk", "mamba none", "mamba align"
 Kinds = tuple[str, ...]
 
+# Without one; the mock in a role; vLLM's own, by their names.
 NO_CONNECTOR, PRODUCER, CONSUMER, BOTH = "none", "producer", "consumer", "both"
+OFFLOADING = ("OffloadingConnector", "SimpleCPUOffloadConnector")
 
 
 def _table(weights: Mapping[Kinds, int]) -> Mapping[Kinds, int]:
@@ -40,6 +42,7 @@ class Mix:
     connectors: Mapping[str, int] = field(default_factory=lambda: {NO_CONNECTOR: 1})
     block_sizes: Mapping[int, int] = field(default_factory=lambda: {16: 4, 8: 1, 32: 1})
     spare_blocks: Mapping[int, int] = field(default_factory=lambda: {0: 3, 1: 3, 2: 1, 4: 1, 8: 2, 40: 3})
+    percent_recompute: int = 50  # of the setups with a mock connector: failed loads are computed instead of failing the request
     percent_prefix_caching: int = 50
     percent_extra_retained: int = 20
     percent_shared: int = 50
@@ -50,6 +53,7 @@ _WINDOWS = _table({(WINDOW,): 3, (FULL, WINDOW): 3, (WINDOW, WINDOW): 1, (FULL, 
 _CHUNKS = _table({(CHUNK,): 2, (FULL, CHUNK): 3, (WINDOW, CHUNK): 1})
 _STATES = _table({(MAMBA_NONE,): 1, (FULL, MAMBA_NONE): 2, (FULL, MAMBA_ALIGN): 3, (FULL, WINDOW, MAMBA_ALIGN): 1})
 _LOADS = {CONSUMER: 2, BOTH: 5, PRODUCER: 1}
+_OFFLOADS = dict.fromkeys(OFFLOADING, 1)
 
 MIXES: Mapping[str, Mix] = MappingProxyType(
     {
@@ -62,10 +66,17 @@ MIXES: Mapping[str, Mix] = MappingProxyType(
             groups=_table({(FULL,): 3, **_WINDOWS, **_CHUNKS}),
             connectors=_LOADS,
         ),
+        "offloading": Mix(
+            summary="vLLM's own offloading connectors: what the pool loses is loaded from the host's memory again",
+            groups=_table({(FULL,): 3, **_WINDOWS, **_CHUNKS}),
+            connectors=_OFFLOADS,
+            percent_prefix_caching=90,
+            percent_shared=80,
+        ),
         "all": Mix(
             summary="everything, with and without a connector",
             groups=_table({(FULL,): 3, **_WINDOWS, **_CHUNKS, **_STATES}),
-            connectors={NO_CONNECTOR: 6, **_LOADS},
+            connectors={NO_CONNECTOR: 12, **{role: 2 * weight for role, weight in _LOADS.items()}, **_OFFLOADS},
         ),
     }
 )

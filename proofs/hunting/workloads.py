@@ -17,6 +17,7 @@ from settled.proofs.hunting.mixes import (
     MAMBA_NONE,
     MIXES,
     NO_CONNECTOR,
+    OFFLOADING,
     PRODUCER,
     WINDOW,
     Kinds,
@@ -33,6 +34,8 @@ _REQUESTS_MAX = 5
 _ROUNDS_MAX = 10
 _EXTRA_RETAINED_BY = (("speculative_method", "mtp"),)  # whose windows keep one token a draft but the first
 _FAMILIES = 3
+_RECOMPUTES = (("kv_load_failure_policy", "recompute"),)
+_HOST_BYTES = (1 << 14, 1 << 16, 1 << 18)  # few blocks, so that they are evicted; or all of them
 _ROLES = {PRODUCER: KVRole.PRODUCER, CONSUMER: KVRole.CONSUMER}
 
 _Option = TypeVar("_Option")
@@ -164,7 +167,12 @@ def _is_cached(rng: Random, kinds: Kinds, mix: Mix) -> bool:
 
 def _connector(rng: Random, mix: Mix) -> ConnectorSetup | None:
     name = _chosen(rng, mix.connectors)
-    return None if name == NO_CONNECTOR else ConnectorSetup(role=_ROLES.get(name, KVRole.BOTH))
+    recomputes = _happens(rng, mix.percent_recompute)
+    if name == NO_CONNECTOR:
+        return None
+    if name in OFFLOADING:
+        return ConnectorSetup(name=name, extra=(("cpu_bytes_to_use", rng.choice(_HOST_BYTES)),))
+    return ConnectorSetup(role=_ROLES.get(name, KVRole.BOTH), extra=_RECOMPUTES if recomputes else ())
 
 
 # ---- operations ------------------------------------------------------------------------------------------------------

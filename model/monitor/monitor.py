@@ -219,7 +219,7 @@ def _computed(live: Live, line: int, event: ev.Computed) -> None:
         steps.end_generation(live, request, stale=event.stale)
     request.computed = event.computed
     if fell_by > 0:
-        live.residency.rolled_back(request, line, fell_by)
+        live.residency.rolled_back(request, line, fell_by, because=event.cause)
 
 
 def _preempt(live: Live, line: int, event: ev.Preempt) -> None:

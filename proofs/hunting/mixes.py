@@ -47,6 +47,13 @@ class Mix:
     percent_extra_retained: int = 20
     percent_shared: int = 50
     percent_abort: int = 12
+    percent_stored: int = 30
+    percent_offered: int = 70
+    percent_whole_load: int = 30  # of the loads that are offered, as all that follow
+    percent_sync_load: int = 25
+    percent_failed_load: int = 50
+    percent_failed_report: int = 40
+    percent_report_again: int = 10
 
 
 _WINDOWS = _table({(WINDOW,): 3, (FULL, WINDOW): 3, (WINDOW, WINDOW): 1, (FULL, WINDOW, WINDOW): 1})
@@ -57,7 +64,18 @@ _OFFLOADS = dict.fromkeys(OFFLOADING, 1)
 
 MIXES: Mapping[str, Mix] = MappingProxyType(
     {
-        "windows": Mix(summary="sliding windows, alone and in hybrids, no connector", groups=_WINDOWS, drafts={0: 1, 1: 2, 3: 4, 5: 2}),
+        "windows": Mix(
+            summary="sliding windows, alone and in hybrids; half of them with asynchronous loads of a part of the prompt that all end well",
+            groups=_WINDOWS,
+            drafts={0: 1, 1: 2, 3: 4, 5: 2},
+            connectors={NO_CONNECTOR: 1, CONSUMER: 1},
+            percent_stored=0,
+            percent_whole_load=0,
+            percent_sync_load=0,
+            percent_failed_load=0,
+            percent_failed_report=0,
+            percent_report_again=0,
+        ),
         "chunks": Mix(summary="chunked local attention, whole chunks a block or not", groups=_CHUNKS),
         "states": Mix(summary="Mamba none and align, alone and in hybrids", groups=_STATES),
         "full": Mix(summary="full attention", groups=_table({(FULL,): 1})),

@@ -36,6 +36,7 @@ _MEANING = {
     "counters_symmetric": "a request's counters differ from what its steps say",
     "held_bounded": "a request holds KV cache blocks that it does not need, or more than its cap",
     "admission_progress": "a request never finishes",
+    "admission_gate": "the admission gate counts fewer KV cache blocks for a request than it then holds",
     ENGINE_FAULT: "the scheduler fails",
 }
 

@@ -81,10 +81,11 @@ def _print(console: Console, plan: Plan, results: Sequence[ReleaseHunt], code: i
     if as_json:
         click.echo(json.dumps(_report(plan, results, code), indent=2))
         return
-    table = Table("release", "contract", "workloads", *[name.replace("_", " ") for name in _COLUMNS])
+    columns = _columns(results)
+    table = Table("release", "contract", "workloads", *[name.replace("_", " ") for name in columns])
     for result in results:
         for contract in sorted({judged.contract for judged in result.progress.verdicts} - {""}):
-            table.add_row(*_row(result, contract))
+            table.add_row(*_row(result, contract, columns))
     console.print(table)
     console.print("a number: workloads that violate it; holds: none of those in which it was checked; ·: checked in none")
     for result in results:
@@ -94,10 +95,16 @@ def _print(console: Console, plan: Plan, results: Sequence[ReleaseHunt], code: i
     console.print(f"mix {plan.mix}, seed {plan.seed}, contract {told}; exit code {code}")
 
 
-def _row(result: ReleaseHunt, contract: str) -> list[str]:
+def _columns(results: Sequence[ReleaseHunt]) -> tuple[str, ...]:
+    """What is always told, and what inspections of live objects have found besides."""
+    judged = {judged.property for result in results for judged in result.progress.verdicts}
+    return *_COLUMNS, *sorted(judged.difference(_COLUMNS))
+
+
+def _row(result: ReleaseHunt, contract: str, columns: Sequence[str]) -> list[str]:
     verdicts = result.progress.verdicts
     workloads = max(_workloads(verdicts, contract, name) for name in _BY_MONITOR)
-    cells = [cell(verdicts, contract, name) for name in _COLUMNS]
+    cells = [cell(verdicts, contract, name) for name in columns]
     return [result.progress.engine, contract, str(workloads), *cells]
 
 

@@ -7,10 +7,12 @@ between releases is settled here, when the script is written.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib.resources import files
 from textwrap import wrap
 from zlib import crc32
 
+from settled.proofs.hunting.engines import VLLM, parse_engine
 from settled.proofs.hunting.finding import Finding
 from settled.proofs.hunting.script_configuration import configuration_values, needs_resolving
 from settled.proofs.hunting.script_connector import ScriptedConnector
@@ -34,6 +36,7 @@ _MEANING = {
     "counters_symmetric": "a request's counters differ from what its steps say",
     "held_bounded": "a request holds KV cache blocks that it does not need, or more than its cap",
     "admission_progress": "a request never finishes",
+    "admission_gate": "the admission gate counts fewer KV cache blocks for a request than it then holds",
     ENGINE_FAULT: "the scheduler fails",
 }
 
@@ -65,6 +68,14 @@ def standalone_script(workload: Workload, release: str, finding: Finding) -> str
     return fill(text, features, values)
 
 
+def script_for(finding: Finding) -> str | None:
+    """What shows a finding without this project; None for an engine that has no such scripts, and for one without a release."""
+    engine = parse_engine(finding.engine)
+    if engine.name != VLLM or not engine.release:
+        return None
+    return standalone_script(replace(finding.workload, operations=finding.done), engine.release, finding)
+
+
 # ---- what is needed --------------------------------------------------------------------------------------------------
 
 
@@ -87,7 +98,7 @@ def _features(setup: EngineSetup, operations: Sequence[Operation], key: Key, rel
             "sync_drafts": setup.num_speculative_tokens > 0 and not setup.async_scheduling,
             "hashes": hashes,
             "resolve": needs_resolving(setup, release),
-            "retention": setup.enable_prefix_caching and release.has("named_layouts"),
+            "retention": setup.enable_prefix_caching and release.has("retention_interval"),
             "stops": any(isinstance(operation, Process) and operation.stops for operation in operations),
             "reads": reads,
             "freed_in_flight": freed,

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,20 +16,18 @@ from rich.table import Table
 
 from settled.proofs.cli.ending import EXIT_INTERRUPTED
 from settled.proofs.hunting.campaign import Plan, Progress, Told, WorkloadFailedError
-from settled.proofs.hunting.corpus import HuntCorpus, reproducing_commands
-from settled.proofs.hunting.engines import VLLM, parse_engine
+from settled.proofs.hunting.corpus import HuntCorpus, kept_failure, reproducing_commands
 from settled.proofs.hunting.faults import HarnessError
 from settled.proofs.hunting.finding import Finding, contract_name, finding_as_dict
 from settled.proofs.hunting.launching import hunt_of
 from settled.proofs.hunting.messages import progress_as_dict
-from settled.proofs.hunting.script import standalone_script
+from settled.proofs.hunting.script import script_for
 from settled.proofs.report.console import make_console
 from settled.proofs.report.found_picture import picture_of, picture_text
 from settled.proofs.report.progress_line import progress_line
 from settled.proofs.report.reached import print_coverage
 from settled.proofs.report.signs import signs_for
 from settled.proofs.runner import Exit
-from settled.reference.engines.operations import Workload
 
 _REFUSALS_SHOWN = 5
 _REFUSAL_LENGTH = 100
@@ -62,7 +59,7 @@ class _Session:
             self.say(f"{words} ({escape(finding.key.cause)}{of_kind}) in workload {finding.number}")
             self.say(f"  {escape(finding.command)}")
         if self.corpus is not None:
-            path = self.corpus.write(finding, picture=picture_text(finding), script=_script(finding), is_shrunk=told.is_shrunk)
+            path = self.corpus.write(finding, picture=picture_text(finding), script=script_for(finding), is_shrunk=told.is_shrunk)
             if path is not None:
                 self.kept[finding.name] = path
             if path is not None and told.is_shrunk:
@@ -101,28 +98,12 @@ def run(plan: Plan, *, folder: Path | None, as_json: bool) -> Exit:
             click.echo(json.dumps(_report(session, EXIT_INTERRUPTED), indent=2))
         raise
     except WorkloadFailedError as error:
-        raise HarnessError(f"{error}\n{_kept_failure(session, error.workload, error.number)}") from error
+        raise HarnessError(f"{error}\n{kept_failure(session.corpus, plan, error)}") from error
     if as_json:
         click.echo(json.dumps(_report(session, session.exit), indent=2))
     else:
         _print_summary(session, session.progress)
     return session.exit
-
-
-def _script(finding: Finding) -> str | None:
-    """What shows the finding without this project, for an engine that has such scripts."""
-    engine = parse_engine(finding.engine)
-    if engine.name != VLLM or not engine.release:
-        return None
-    return standalone_script(replace(finding.workload, operations=finding.done), engine.release, finding)
-
-
-def _kept_failure(session: _Session, workload: Workload, number: int) -> str:
-    """Writes a workload with which the harness failed; how it is run again."""
-    corpus = session.corpus or HuntCorpus(Path(tempfile.mkdtemp(prefix="settled-hunt-")))
-    path = corpus.write_failed(session.plan.engine, workload, number)
-    contract = contract_name(session.plan.contract)
-    return f"workload {number} is kept: settled hunt {session.plan.engine} --workload {path} --contract {contract}"
 
 
 def _say_how_far(say: Callable[[str], None], progress: Progress) -> None:

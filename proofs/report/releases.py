@@ -16,11 +16,12 @@ from settled.model.monitor import Verdict
 from settled.model.properties import Property
 from settled.proofs.cli.ending import EXIT_BAD_INPUT, EXIT_INTERRUPTED
 from settled.proofs.hunting.campaign import Judged, Plan, Progress, Told
-from settled.proofs.hunting.corpus import HuntCorpus
+from settled.proofs.hunting.corpus import HuntCorpus, kept_failure
 from settled.proofs.hunting.finding import contract_name, finding_as_dict
 from settled.proofs.hunting.messages import progress_as_dict
 from settled.proofs.hunting.releases import ReleaseHunt, ReleasesHunt
 from settled.proofs.hunting.running import ADMISSION_PROGRESS
+from settled.proofs.hunting.script import script_for
 from settled.proofs.report.console import make_console
 from settled.proofs.report.found_picture import picture_text
 from settled.proofs.report.progress_line import progress_line
@@ -44,7 +45,7 @@ def run(plans: Sequence[Plan], *, folder: Path | None, as_json: bool) -> int:
             console.print(f"{words} in workload {finding.number}; shrunk to {finding.steps} scheduled steps")
             console.print(f"  {escape(finding.command)}")
         if corpus is not None:
-            corpus.write(finding, picture=picture_text(finding), script=None, is_shrunk=told.is_shrunk)
+            corpus.write(finding, picture=picture_text(finding), script=script_for(finding), is_shrunk=told.is_shrunk)
 
     with progress_line(console, f"{len(plans)} releases", is_quiet=as_json) as say:
 
@@ -58,6 +59,9 @@ def run(plans: Sequence[Plan], *, folder: Path | None, as_json: bool) -> int:
         except KeyboardInterrupt:
             _print(console, plans[0], hunt.results, EXIT_INTERRUPTED, as_json=as_json)
             raise
+    for result in hunt.results:
+        if result.failed is not None:
+            result.error += f"\n{kept_failure(corpus, result.plan, result.failed)}"
     code = exit_code(hunt.results)
     _print(console, plans[0], hunt.results, code, as_json=as_json)
     return code
@@ -77,23 +81,30 @@ def _print(console: Console, plan: Plan, results: Sequence[ReleaseHunt], code: i
     if as_json:
         click.echo(json.dumps(_report(plan, results, code), indent=2))
         return
-    table = Table("release", "contract", "workloads", *[name.replace("_", " ") for name in _COLUMNS])
+    columns = _columns(results)
+    table = Table("release", "contract", "workloads", *[name.replace("_", " ") for name in columns])
     for result in results:
         for contract in sorted({judged.contract for judged in result.progress.verdicts} - {""}):
-            table.add_row(*_row(result, contract))
+            table.add_row(*_row(result, contract, columns))
     console.print(table)
     console.print("a number: workloads that violate it; holds: none of those in which it was checked; ·: checked in none")
     for result in results:
         if result.error:
-            console.print(f"[bold red]{result.engine} failed[/] after {result.progress.workloads} workloads: {escape(result.error)}")
+            console.print(f"[bold red]{result.plan.engine} failed[/] after {result.progress.workloads} workloads: {escape(result.error)}")
     told = "by the configuration" if plan.contract is None else plan.contract.value
     console.print(f"mix {plan.mix}, seed {plan.seed}, contract {told}; exit code {code}")
 
 
-def _row(result: ReleaseHunt, contract: str) -> list[str]:
+def _columns(results: Sequence[ReleaseHunt]) -> tuple[str, ...]:
+    """What is always told, and what inspections of live objects have found besides."""
+    judged = {judged.property for result in results for judged in result.progress.verdicts}
+    return *_COLUMNS, *sorted(judged.difference(_COLUMNS))
+
+
+def _row(result: ReleaseHunt, contract: str, columns: Sequence[str]) -> list[str]:
     verdicts = result.progress.verdicts
     workloads = max(_workloads(verdicts, contract, name) for name in _BY_MONITOR)
-    cells = [cell(verdicts, contract, name) for name in _COLUMNS]
+    cells = [cell(verdicts, contract, name) for name in columns]
     return [result.progress.engine, contract, str(workloads), *cells]
 
 

@@ -98,7 +98,10 @@ def test_refused_setups_are_drawn_again_and_counted() -> None:
     assert not any(each.workload.setup.async_scheduling for each in drawn)
     refused = [each.refused for each in drawn]
     assert sum(map(len, refused)) > 10
-    assert {reason for reasons in refused for reason in reasons} == {"no asynchronous scheduling"}
+    assert {reason for reasons in refused for reason in reasons} == {
+        "no asynchronous scheduling",
+        "the reference has the mock connector only",
+    }
     assert all(number % WORKLOADS_A_SETUP == 0 for number, reasons in enumerate(refused) if reasons)
 
 
@@ -111,7 +114,7 @@ def test_an_engine_that_accepts_nothing_ends_the_hunt() -> None:
         next(workloads("all", 0, Refusing(RIGHT)))
 
 
-@pytest.mark.parametrize("mix", MIXES)
+@pytest.mark.parametrize("mix", sorted(set(MIXES) - {"offloading"}))  # the reference has the mock only
 def test_a_workload_reads_back(mix: str) -> None:
     for workload in some(mix, 20):
         assert workload_of(workload_as_dict(workload)) == workload

@@ -47,6 +47,7 @@ class Mix:
     percent_extra_retained: int = 20
     percent_shared: int = 50
     percent_abort: int = 12
+    percent_abort_consumer: int = 12  # in place of it, where a connector may load
     percent_stored: int = 30
     percent_offered: int = 70
     percent_whole_load: int = 30  # of the loads that are offered, as all that follow
@@ -65,10 +66,11 @@ _OFFLOADS = dict.fromkeys(OFFLOADING, 1)
 MIXES: Mapping[str, Mix] = MappingProxyType(
     {
         "windows": Mix(
-            summary="sliding windows, alone and in hybrids; half of them with asynchronous loads of a part of the prompt that all end well",
+            summary="sliding windows, alone and in hybrids; half of them with loads of a part of a prompt that all end well",
             groups=_WINDOWS,
             drafts={0: 1, 1: 2, 3: 4, 5: 2},
             connectors={NO_CONNECTOR: 1, CONSUMER: 1},
+            percent_abort_consumer=0,
             percent_stored=0,
             percent_whole_load=0,
             percent_sync_load=0,

@@ -181,6 +181,7 @@ def _connector(rng: Random, mix: Mix) -> ConnectorSetup | None:
 def _operations(rng: Random, mix: Mix, setup: EngineSetup) -> Iterator[Operation]:
     """Rounds that add, fill the pipeline and process, in the proportions that keep it full, empty, or neither."""
     schedules_first = rng.choice((1, 2, 3))
+    percent_abort = mix.percent_abort_consumer if setup.kv_consumer else mix.percent_abort
     added = 0
     for _ in range(rng.randint(3, _ROUNDS_MAX)):
         if added < _REQUESTS_MAX and (added == 0 or rng.random() < 0.4):
@@ -189,7 +190,7 @@ def _operations(rng: Random, mix: Mix, setup: EngineSetup) -> Iterator[Operation
                 added += 1
         for _ in range(rng.choice((schedules_first, schedules_first, 1))):
             yield Schedule()
-        if _happens(rng, mix.percent_abort):
+        if _happens(rng, percent_abort):
             yield Abort(f"r{rng.randrange(added)}")
         if setup.connector is not None and rng.random() < 0.5:
             yield _report(rng, mix)

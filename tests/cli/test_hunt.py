@@ -128,7 +128,7 @@ def test_a_fault_of_the_harness_is_loud_and_keeps_its_workload(tmp_path: Path, m
     assert "planted" in result.output
     (command,) = [shlex.split(line.partition("is kept: ")[2])[1:] for line in result.output.splitlines() if "is kept" in line]
     assert CliRunner().invoke(cli, command).exit_code == 2
-    (kept,) = tmp_path.glob("harness-failed-0.json")
+    (kept,) = tmp_path.glob("harness-failed-reference-0.json")
     workload = workload_of(json.loads(kept.read_text(encoding="utf-8"))["workload"])
     assert isinstance(workload, Workload)
     assert workload_as_dict(workload)["operations"]

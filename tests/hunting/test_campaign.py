@@ -53,7 +53,7 @@ def test_both_faults_become_three_steps(seed: int) -> None:
     """Fault 1 under `settled`, fault 2 under either contract."""
     with_consumer, _ = hunted("optimistic", contract=Contract.SETTLED, seed=seed, workloads=100)
     assert with_consumer.findings[READ].steps <= 3
-    without, _ = hunted("optimistic", seed=seed, workloads=250)
+    without, _ = hunted("optimistic", contract=Contract.STREAM_ORDER, seed=seed, workloads=250)
     assert {key.property for key in without.findings} <= {"rollback_resident", "write_owned"}
     assert without.findings[ROLLBACK].steps <= 3
 

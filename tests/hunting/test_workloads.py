@@ -84,6 +84,23 @@ def test_operations_of_every_sort_are_drawn() -> None:
     assert between
 
 
+def test_windows_are_hunted_without_what_is_a_finding_of_its_own() -> None:
+    """Loads are asynchronous, of a part of a prompt, and end well; with them nothing is aborted or stored."""
+    drawn = some("windows", 400)
+    assert {workload.setup.kv_consumer for workload in drawn} == {True, False}
+    for workload in drawn:
+        for operation in workload.operations:
+            assert not (isinstance(operation, Abort) and workload.setup.kv_consumer)
+            if isinstance(operation, Report):
+                assert (operation.ending, operation.again) == (Ending.GOOD, False)
+            if isinstance(operation, Add) and operation.offer is not None:
+                offer = operation.offer
+                assert (offer.ending, offer.is_async, operation.is_stored) == (Ending.GOOD, True, False)
+                assert 0 < offer.tokens < operation.prompt_tokens
+    assert any(isinstance(each, Add) and each.offer is not None for workload in drawn for each in workload.operations)
+    assert any(isinstance(each, Abort) for workload in drawn for each in workload.operations)
+
+
 class PickyFactory(ReferenceFactory):
     """Takes synchronous scheduling only."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -13,8 +13,8 @@ from settled.proofs.fuzzing.coverage import Feature
 from settled.proofs.hunting.budget import Budget
 from settled.proofs.hunting.coverage import HuntCoverage
 from settled.proofs.hunting.faults import HarnessError
-from settled.proofs.hunting.finding import Finding, rank, shown_by
-from settled.proofs.hunting.running import Run, run_workload
+from settled.proofs.hunting.finding import Finding, rank, shown_by, told_once
+from settled.proofs.hunting.running import run_workload
 from settled.proofs.hunting.shrinking import Shrinker
 from settled.proofs.hunting.workloads import Drawn, workloads
 from settled.proofs.watching import Found, Key
@@ -144,18 +144,19 @@ class Hunt:
         progress.steps += run.steps
         progress.events += run.num_events
         progress.undecided += run.is_undecided
-        progress.showing.update(run.found.keys())
+        found = told_once(run.found)
+        progress.showing.update(found.keys())
         progress.verdicts.update(Judged(run.contract, name, verdict.value) for name, verdict in run.verdicts.items())
-        if run.found and progress.seconds_to_first is None:
+        if found and progress.seconds_to_first is None:
             progress.seconds_to_first = progress.seconds
-        self._tell_new(run, drawn)
+        self._tell_new(found, drawn)
 
     # ---- findings ----------------------------------------------------------------------------------------------------
 
-    def _tell_new(self, run: Run, drawn: Drawn) -> None:
+    def _tell_new(self, found: Mapping[Key, Found], drawn: Drawn) -> None:
         """All are told before the first is shrunk, for shrinking takes long and may be interrupted."""
-        new = [found for key, found in run.found.items() if key not in self.progress.findings]
-        self._waiting += [self._tell_first(found, drawn) for found in new]
+        new = [each for key, each in found.items() if key not in self.progress.findings]
+        self._waiting += [self._tell_first(each, drawn) for each in new]
         self._waiting.sort(key=lambda finding: rank(finding.key))
         while self._waiting and self._may_shrink():
             self._shrink(self._waiting.pop(0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,8 +13,8 @@ from settled.proofs.folder import file_name
 from settled.proofs.hunting.budget import CANDIDATE_CPU_SECONDS_MAX, Budget
 from settled.proofs.hunting.faults import CPU_SECONDS_MAX
 from settled.proofs.hunting.plain import operation_as_dict, operation_of, workload_as_dict, workload_of
-from settled.proofs.hunting.running import ADMISSION_PROGRESS, is_inspected, run_workload
-from settled.proofs.watching import ENGINE_FAULT, Key, key_of
+from settled.proofs.hunting.running import ADMISSION_PROGRESS, INSPECTED, is_inspected, run_workload
+from settled.proofs.watching import ENGINE_FAULT, Found, Key, key_of
 from settled.reference.engines.operations import Operation, Workload
 from settled.reference.engines.protocol import EngineFactory
 
@@ -87,6 +88,16 @@ def rank(key: Key) -> int:
     if is_inspected(key):
         return 3
     return {ENGINE_FAULT: 1, ADMISSION_PROGRESS: 2}.get(key.property, 0)
+
+
+def told_once(found: Mapping[Key, Found]) -> dict[Key, Found]:
+    """Without what the live objects show and the trace as well: the same property, for the same cause but for what it says in brackets."""
+    by_trace = {(key.property, _bare(key.cause)) for key in found if not is_inspected(key)}
+    return {key: each for key, each in found.items() if not (is_inspected(key) and (key.property, _bare(key.cause)) in by_trace)}
+
+
+def _bare(cause: str) -> str:
+    return cause.removeprefix(INSPECTED).partition("[")[0]
 
 
 def contract_name(contract: Contract | None) -> str:

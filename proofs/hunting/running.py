@@ -18,7 +18,7 @@ from settled.reference.engines.protocol import Engine, EngineFactory
 from settled.reference.engines.setup import SetupError
 
 ADMISSION_PROGRESS = "admission_progress"
-_INSPECTED = "inspected: "  # before the cause of what was found in the live objects
+INSPECTED = "inspected: "  # before the cause of what was found in the live objects
 QUIET_ROUNDS_MAX = 8  # rounds without any progress after which an engine is stuck
 _ROUNDS_MIN = 64
 _ROUNDS_A_TOKEN = 2
@@ -97,7 +97,7 @@ def run_workload(
 
 def is_inspected(key: Key) -> bool:
     """Whether it was found in the live objects, not in the trace."""
-    return key.cause.startswith(_INSPECTED)
+    return key.cause.startswith(INSPECTED)
 
 
 class _EnoughError(Exception):
@@ -207,7 +207,7 @@ class _Served:
     def _look(self) -> None:
         if self.inspects:
             for anomaly in self.engine.inspect():
-                self.watched.note(Key(anomaly.property, f"{_INSPECTED}{anomaly.cause}", ""), anomaly.sentence)
+                self.watched.note(Key(anomaly.property, f"{INSPECTED}{anomaly.cause}", ""), anomaly.sentence)
         if self.until is not None and self.until in self.watched.found:
             raise _EnoughError
         if self.steps_max is not None and self.result.steps > self.steps_max:

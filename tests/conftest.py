@@ -1,4 +1,4 @@
-"""Helpers of a test folder are imported by their plain name. Tests that drive a real engine are left out, aloud, where it is not installed."""
+"""Helpers of a test folder are imported by their plain name. Tests of an engine are left out, aloud, where it is not installed."""
 
 from __future__ import annotations
 

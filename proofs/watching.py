@@ -38,7 +38,7 @@ class Watched:
     """
 
     def __init__(self, contract: Contract | None, listeners: Sequence[Watcher] = ()) -> None:
-        self.contract, self.listeners = contract, listeners
+        self.contract, self.listeners = contract, list(listeners)
         self.monitor: Monitor | None = None
         self.kinds: tuple[str, ...] = ()
         self.found: dict[Key, Found] = {}

@@ -1,4 +1,4 @@
-"""Helpers of a test folder are imported by their plain name. Tests of an engine are left out, aloud, where it is not installed."""
+"""Helpers of a test folder are imported by plain name. Tests that drive a real engine are left out, aloud, where it is not installed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 for folder in ("agreement", "hunting", "monitor", "quality", "engines/vllm"):
     sys.path.insert(0, str(Path(__file__).parent / folder))
 
-PACKAGES = {"vllm": "vllm", "tokenspeed": "tokenspeed_scheduler"}  # by the folder in tests/engines
+PACKAGES = {"vllm": "vllm", "tokenspeed": "tokenspeed_scheduler"}  # by the folder in tests/engines; `pytest -m engines` runs all of them
 LEFT_OUT = [folder for folder, package in PACKAGES.items() if find_spec(package) is None]
 collect_ignore_glob = [f"engines/{folder}/*" for folder in LEFT_OUT]
 

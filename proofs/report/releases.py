@@ -15,15 +15,14 @@ from rich.table import Table
 from settled.model.monitor import Verdict
 from settled.model.properties import Property
 from settled.proofs.cli.ending import EXIT_BAD_INPUT, EXIT_INTERRUPTED
-from settled.proofs.hunting.campaign import INSPECTED_EVERY, Judged, Plan, Progress, Told
+from settled.proofs.hunting.campaign import INSPECTED_EVERY, Judged, Plan, Progress
 from settled.proofs.hunting.corpus import HuntCorpus, kept_failure
 from settled.proofs.hunting.finding import contract_name, finding_as_dict
 from settled.proofs.hunting.messages import progress_as_dict
 from settled.proofs.hunting.releases import ReleaseHunt, ReleasesHunt
 from settled.proofs.hunting.running import ADMISSION_PROGRESS
-from settled.proofs.hunting.script import script_for
 from settled.proofs.report.console import make_console
-from settled.proofs.report.found_picture import picture_text
+from settled.proofs.report.found_text import Teller
 from settled.proofs.report.progress_line import progress_line
 from settled.proofs.runner import Exit
 from settled.proofs.watching import ENGINE_FAULT
@@ -35,30 +34,21 @@ _COLUMNS = (*(each.value for each in Property), *_OF_EVERY_RUN)
 def run(plans: Sequence[Plan], *, folder: Path | None, as_json: bool) -> int:
     """One hunt for each plan. Raises OSError. Exit code 2 if a process failed, else 1 if anything is violated."""
     console, corpus = make_console(), HuntCorpus(folder) if folder is not None else None
-    counts: dict[str, int] = {}
-
-    def tell(told: Told) -> None:
-        finding = told.finding
-        if not as_json and told.is_shrunk:
-            of_kind = f", {finding.key.kind}" if finding.key.kind else ""
-            words = f"[bold red]{escape(finding.engine)}[/] violates [bold]{finding.key.property}[/] ({escape(finding.key.cause)}{of_kind})"
-            console.print(f"{words} in workload {finding.number}; shrunk to {finding.steps} scheduled steps")
-            console.print(f"  {escape(finding.command)}")
-        if corpus is not None:
-            corpus.write(finding, picture=picture_text(finding), script=script_for(finding), is_shrunk=told.is_shrunk)
-
+    teller, counts = Teller(console, corpus, is_quiet=as_json, has_pictures=False), dict[str, int]()
     with progress_line(console, f"{len(plans)} releases", is_quiet=as_json) as say:
 
         def tick(progress: Progress) -> None:
             counts[progress.engine] = progress.workloads
             say(", ".join(f"{engine}: {workloads}" for engine, workloads in sorted(counts.items())))
 
-        hunt = ReleasesHunt(plans, tell, tick)
+        hunt = ReleasesHunt(plans, teller.tell, tick)
         try:
             hunt.run()
         except KeyboardInterrupt:
+            teller.tell_rest(finding for result in hunt.results for finding in result.progress.findings.values())
             _print(console, plans[0], hunt.results, EXIT_INTERRUPTED, as_json=as_json)
             raise
+    teller.tell_rest(finding for result in hunt.results for finding in result.progress.findings.values())
     for result in hunt.results:
         if result.failed is not None:
             result.error += f"\n{kept_failure(corpus, result.plan, result.failed)}"

@@ -7,10 +7,12 @@ between releases is settled here, when the script is written.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib.resources import files
 from textwrap import wrap
 from zlib import crc32
 
+from settled.proofs.hunting.engines import VLLM, parse_engine
 from settled.proofs.hunting.finding import Finding
 from settled.proofs.hunting.script_configuration import configuration_values, needs_resolving
 from settled.proofs.hunting.script_connector import ScriptedConnector
@@ -19,6 +21,7 @@ from settled.proofs.watching import ENGINE_FAULT, Key
 from settled.reference.engines.operations import STOP_TOKEN, Abort, Add, Operation, Process, Report, Schedule, Workload
 from settled.reference.engines.setup import EngineSetup
 from settled.reference.engines.vllm.releases import Release
+from settled.reference.engines.vllm.steps import DraftsWithoutTokenError
 
 _READS = ("read_resident", "rollback_resident", "write_owned")
 _JUDGED = {"reads", "progress", "caps", "references", "counters"}  # features that come with a condition
@@ -34,6 +37,7 @@ _MEANING = {
     "counters_symmetric": "a request's counters differ from what its steps say",
     "held_bounded": "a request holds KV cache blocks that it does not need, or more than its cap",
     "admission_progress": "a request never finishes",
+    "admission_gate": "the admission gate counts fewer KV cache blocks for a request than it then holds",
     ENGINE_FAULT: "the scheduler fails",
 }
 
@@ -49,7 +53,7 @@ def standalone_script(workload: Workload, release: str, finding: Finding) -> str
     features = _features(workload.setup, operations, finding.key, known) | _present(connector.features)
     if features & _JUDGED or finding.key.property == ENGINE_FAULT:
         features |= {"judged"}
-    if features & {"reads", "objects"}:
+    if features & {"reads", "objects", "unchecked_drafts"}:
         features |= {"exits"}
     values = {
         **configuration_values(workload.setup, known),
@@ -58,11 +62,19 @@ def standalone_script(workload: Workload, release: str, finding: Finding) -> str
         "title": f"vLLM {release}: {_MEANING.get(finding.key.property, finding.key.property)}.",
         "story": "\n".join(wrap(f"{finding.key.property}, {finding.key.cause}: {finding.sentence}", 120)),
         "release": release,
-        "exits": _ENDS if finding.key.property == ENGINE_FAULT else _EXITS if "judged" in features else _SHOWS,
+        "exits": _ENDS if finding.key.property == ENGINE_FAULT and "exits" not in features else _EXITS if "judged" in features else _SHOWS,
         "operations": "\n".join(_calls(operations, features, connector)),
     }
     text = files("settled.proofs.hunting").joinpath("reproducer.template").read_text(encoding="utf-8")
     return fill(text, features, values)
+
+
+def script_for(finding: Finding) -> str | None:
+    """What shows a finding without this project; None for an engine that has no such scripts, and for one without a release."""
+    engine = parse_engine(finding.engine)
+    if engine.name != VLLM or not engine.release:
+        return None
+    return standalone_script(replace(finding.workload, operations=finding.done), engine.release, finding)
 
 
 # ---- what is needed --------------------------------------------------------------------------------------------------
@@ -87,7 +99,7 @@ def _features(setup: EngineSetup, operations: Sequence[Operation], key: Key, rel
             "sync_drafts": setup.num_speculative_tokens > 0 and not setup.async_scheduling,
             "hashes": hashes,
             "resolve": needs_resolving(setup, release),
-            "retention": setup.enable_prefix_caching and release.has("named_layouts"),
+            "retention": setup.enable_prefix_caching and release.has("retention_interval"),
             "stops": any(isinstance(operation, Process) and operation.stops for operation in operations),
             "reads": reads,
             "freed_in_flight": freed,
@@ -97,6 +109,7 @@ def _features(setup: EngineSetup, operations: Sequence[Operation], key: Key, rel
             "caps": "above_cap" in key.cause,
             "references": key.property == "single_owner",
             "counters": key.property == "counters_symmetric",
+            "unchecked_drafts": key.cause.startswith(DraftsWithoutTokenError.__name__),
             "objects": not reads and key.property != ENGINE_FAULT,
         }
     )
@@ -116,6 +129,7 @@ def _gaps(features: frozenset[str], key: Key, release: Release) -> dict[str, str
         "collections": "Counter, deque" if "references" in features else "deque",
         "output_names": ", ".join(outputs),
         "request_names": "Request, RequestStatus" if {"abort", "stores"} & features else "Request",
+        "drafts_global": ", awaits_drafts" if "sync_drafts" in features else "",
         "only_pruned": ' if cause == "pruned" else ()' if "[window]" in key.cause else "",
         "process_parameters": ", ".join(parameters),
         "stop_argument": f", stop_token_ids=[{STOP_TOKEN}]" if "stops" in features else "",

@@ -53,8 +53,9 @@ def test_both_faults_become_three_steps(seed: int) -> None:
     """Fault 1 under `settled`, fault 2 under either contract."""
     with_consumer, _ = hunted("optimistic", contract=Contract.SETTLED, seed=seed, workloads=100)
     assert with_consumer.findings[READ].steps <= 3
-    without, _ = hunted("optimistic", seed=seed, workloads=250)
-    assert {key.property for key in without.findings} <= {"rollback_resident", "write_owned"}
+    without, _ = hunted("optimistic", contract=Contract.STREAM_ORDER, seed=seed, workloads=250)
+    for key in without.findings:  # a load is written without regard to steps
+        assert key.property in ("rollback_resident", "write_owned") or key.cause.startswith("loaded_over[")
     assert without.findings[ROLLBACK].steps <= 3
 
 
@@ -101,7 +102,8 @@ def test_a_given_workload_is_run_whatever_the_mix() -> None:
 
 
 def test_seconds_end_a_hunt_and_nothing_is_shrunk_after_them() -> None:
-    progress, told = hunted("optimistic", contract=Contract.SETTLED, workloads=None, seconds=0.0)
+    number = hunted("optimistic")[1][0].finding.number
+    progress, told = hunted("optimistic", workloads=None, seconds=0.0, first=number)
     assert progress.workloads == 1
     assert told
     assert not any(each.is_shrunk for each in told)
@@ -146,12 +148,12 @@ def test_an_interrupt_in_the_midst_of_shrinking_tells_the_smallest_so_far(monkey
     hunt = Hunt(ReferenceFactory(DISCIPLINES["optimistic"]), plan_for("optimistic"), told.append, lambda progress: None)
     shown_by, asked = hunt._shown_by, 0
 
-    def interrupted(*arguments: object) -> object:
+    def interrupted(*arguments: object, **limits: object) -> object:
         nonlocal asked
         asked += 1
         if asked == 40:
             raise KeyboardInterrupt
-        return shown_by(*arguments)  # type: ignore[arg-type]
+        return shown_by(*arguments, **limits)  # type: ignore[arg-type]
 
     monkeypatch.setattr(hunt, "_shown_by", interrupted)
     with pytest.raises(KeyboardInterrupt):

@@ -22,10 +22,10 @@ FACTORY = ReferenceFactory(OPTIMISTIC)
 READ = Key("read_resident", "freed[window]", "sliding_window")
 
 
-def show_like(finding: Finding, workload: Workload) -> Finding | None:
+def show_like(finding: Finding, workload: Workload, steps_max: int | None = None) -> Finding | None:
     """None for what no user of the engine could bring about as well."""
     try:
-        return shown_by(FACTORY, finding, workload)
+        return shown_by(FACTORY, finding, workload, steps_max=steps_max)
     except (HarnessError, SetupError):
         return None
 
@@ -44,7 +44,9 @@ def found() -> Finding:
 
 
 def shrinker(found: Finding, **settings: int) -> Shrinker:
-    return Shrinker(found.workload, found, lambda workload: show_like(found, workload), FACTORY.min_num_blocks, **settings)
+    return Shrinker(
+        found.workload, found, lambda workload, steps_max: show_like(found, workload, steps_max), FACTORY.min_num_blocks, **settings
+    )
 
 
 def test_a_hybrid_workload_becomes_two_steps_of_one_window(found: Finding) -> None:
@@ -78,7 +80,7 @@ class Some(NamedTuple):
 
 
 def test_a_property_of_the_operations_alone_shrinks_to_its_least(found: Finding) -> None:
-    def show(workload: Workload) -> Some | None:
+    def show(workload: Workload, steps_max: int = 0) -> Some | None:
         aborts = sum(isinstance(each, Abort) for each in workload.operations)
         return Some(1, workload.operations) if aborts >= 2 else None
 
@@ -92,7 +94,7 @@ def test_a_property_of_the_operations_alone_shrinks_to_its_least(found: Finding)
 def test_fewer_steps_count_more_than_fewer_operations(found: Finding) -> None:
     """A change that saves operations at the cost of a step is not taken."""
 
-    def show(workload: Workload) -> Some | None:
+    def show(workload: Workload, steps_max: int = 0) -> Some | None:
         return Some(1 if len(workload.operations) >= 5 else 2, workload.operations)
 
     first = found.workload

@@ -5,7 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from settled.model.events import Event
+from settled.model.events import Event, Finish
+from settled.model.events import Process as ProcessEvent
 from settled.model.monitor import Verdict
 from settled.model.properties import Contract
 from settled.model.trace_io import TraceError
@@ -59,7 +60,8 @@ def run_workload(
     engine's.
     """
     result = Run()
-    listeners: list[Watcher] = [] if coverage is None else [coverage.listen]
+    gains = _Gains()
+    listeners: list[Watcher] = [gains.listen] if coverage is None else [gains.listen, coverage.listen]
     if keep_events:
         listeners.append(result.events.append)
     if coverage is not None:
@@ -68,7 +70,7 @@ def run_workload(
     served: _Served | None = None
     try:
         with watchdog(cpu_seconds_max):
-            served = _Served(factory.create(workload.setup, watched), workload, watched, result, coverage, inspects, until)
+            served = _Served(factory.create(workload.setup, watched), workload, watched, result, gains, coverage, inspects, until)
             served.play()
             served.serve()
             served.engine.end()
@@ -95,6 +97,19 @@ class _EnoughError(Exception):
 
 
 @dataclass(slots=True)
+class _Gains:
+    """Counts what takes a workload nearer to its end: tokens that were sampled, requests that came to theirs."""
+
+    count: int = 0
+
+    def listen(self, event: Event) -> None:
+        if type(event) is ProcessEvent:
+            self.count += sum([request.sampled for request in event.requests])
+        elif type(event) is Finish:
+            self.count += 1
+
+
+@dataclass(slots=True)
 class _Served:
     """A workload that an engine is serving."""
 
@@ -102,6 +117,7 @@ class _Served:
     workload: Workload
     watched: Watched
     result: Run
+    gains: _Gains
     coverage: HuntCoverage | None
     inspects: bool
     until: Key | None
@@ -114,18 +130,25 @@ class _Served:
         watched.place = len(operations)
 
     def serve(self) -> None:
-        """Fills the pipeline, processes and reports until nothing is left. The oldest request moves in every round, so there is a bound."""
-        quiet = 0
-        tokens = sum(each.prompt_tokens + each.max_tokens for each in self.workload.operations if isinstance(each, Add))
-        for _ in range(_ROUNDS_MIN + _ROUNDS_A_TOKEN * tokens):
-            if self.engine.is_idle:
-                self._look()
-                return
+        """Fills the pipeline, processes and reports until nothing is left.
+
+        In every round the oldest request moves by a token at least. So it samples or ends before it has been computed twice from its
+        beginning on, as one that is preempted or whose load fails is: without either in so many rounds, nothing ever changes.
+        """
+        quiet = fruitless = 0
+        adds = [each for each in self.workload.operations if isinstance(each, Add)]
+        rounds_max = _ROUNDS_MIN + _ROUNDS_A_TOKEN * max([each.prompt_tokens + each.max_tokens for each in adds], default=0)
+        while not self.engine.is_idle:
+            gained = self.gains.count
             quiet = 0 if self._round() else quiet + 1
+            fruitless = 0 if self.gains.count > gained else fruitless + 1
             if quiet == QUIET_ROUNDS_MAX:
                 self._stuck("nothing moves")
                 return
-        self._stuck("no end")
+            if fruitless == rounds_max:
+                self._stuck("no end")
+                return
+        self._look()
 
     def end_anyhow(self) -> None:
         """What the engine changed in its process is put back, whatever state it is in."""
@@ -166,7 +189,10 @@ class _Served:
 
     def _stuck(self, how: str) -> None:
         left = self.engine.unfinished_requests()
+        hindrance = self.engine.hindrance()
         cause = f"{how}, requests are left" if left else f"{how}, no request is left"
+        if hindrance:
+            cause = f"{how}, {hindrance}"
         who = f"requests {', '.join(left)} are not finished" if left else "the engine is not idle"
         self.watched.note(Key(ADMISSION_PROGRESS, cause, ""), f"{how}: {who}, and every transfer has been reported")
         self._look()

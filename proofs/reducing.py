@@ -53,6 +53,10 @@ class Reducer(ABC, Generic[_Example]):
         """Whether it is worth a run. Where a run alone can tell what is smaller, `holds` has the last word."""
         return bool(self.size_of(candidate) < self.size_of(self.best))
 
+    def is_enough(self) -> bool:
+        """Whether nothing more shall be tried."""
+        return self.runs >= self.runs_max
+
     def attempt(self, candidate: _Example) -> bool:
         """Takes the candidate if it is smaller and still holds."""
         if not self.may_be_smaller(candidate):
@@ -60,7 +64,7 @@ class Reducer(ABC, Generic[_Example]):
         identity = self.identity_of(candidate)
         if identity in self._tried:
             return False
-        if self.runs >= self.runs_max:
+        if self.is_enough():
             raise _EnoughError
         self._tried.add(identity)
         self.runs += 1

@@ -1,4 +1,4 @@
-"""Helpers of a test folder are imported by their plain name. Tests that drive vLLM are left out, aloud, where it is not installed."""
+"""Helpers of a test folder are imported by plain name. Tests that drive a real engine are left out, aloud, where it is not installed."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from pathlib import Path
 for folder in ("agreement", "hunting", "monitor", "quality", "engines/vllm"):
     sys.path.insert(0, str(Path(__file__).parent / folder))
 
-HAS_VLLM = find_spec("vllm") is not None
-collect_ignore_glob = [] if HAS_VLLM else ["engines/vllm/*"]
+PACKAGES = {"vllm": "vllm", "tokenspeed": "tokenspeed_scheduler"}  # by the folder in tests/engines; `pytest -m engines` runs all of them
+LEFT_OUT = [folder for folder, package in PACKAGES.items() if find_spec(package) is None]
+collect_ignore_glob = [f"engines/{folder}/*" for folder in LEFT_OUT]
 
 
-def pytest_report_header() -> str:
-    return f"tests/engines/vllm: {'run on the installed vLLM' if HAS_VLLM else 'left out, vLLM is not installed in this environment'}"
+def pytest_report_header() -> list[str]:
+    return [f"tests/engines/{folder}: left out, {PACKAGES[folder]} is not installed in this environment" for folder in LEFT_OUT]

@@ -23,8 +23,12 @@ Handler = Callable[[Live, int, Any], None]
 
 
 def default_contract(config: ev.Config) -> Contract:
-    """Without a connector that loads into pool blocks, the order of the compute stream is enough."""
-    return Contract.SETTLED if config.kv_consumer else Contract.STREAM_ORDER
+    """Without a connector that loads into pool blocks, the order of the compute stream is enough.
+
+    So it is where the host waits for each step: a load begins when a step is scheduled, and then no other is unprocessed. What an abort
+    frees in between, the device is through with, and nobody takes it before the output is processed (vLLM's EngineCore.step).
+    """
+    return Contract.SETTLED if config.kv_consumer and config.max_in_flight_steps > 1 else Contract.STREAM_ORDER
 
 
 class Monitor:
@@ -215,7 +219,7 @@ def _computed(live: Live, line: int, event: ev.Computed) -> None:
         steps.end_generation(live, request, stale=event.stale)
     request.computed = event.computed
     if fell_by > 0:
-        live.residency.rolled_back(request, line, fell_by)
+        live.residency.rolled_back(request, line, fell_by, because=event.cause)
 
 
 def _preempt(live: Live, line: int, event: ev.Preempt) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from settled.model.events import NULL_BLOCK
+from settled.model.events import NULL_BLOCK, ComputedCause
 from settled.model.monitor.findings import Findings
 from settled.model.monitor.ledger import Ledger
 from settled.model.monitor.masks import Mask
@@ -95,6 +95,7 @@ class _Rollback:
     line: int
     computed: int
     rejected: int
+    because: ComputedCause | None
     missing: tuple[tuple[int, int, Note | None], ...]  # group, index, who released it
 
 
@@ -218,8 +219,8 @@ class Residency:
 
     # ---- rollbacks ---------------------------------------------------------------------------------------------------
 
-    def rolled_back(self, request: Request, line: int, rejected: int) -> None:
-        """The computed count fell: all that the next step reads must be in the table still.
+    def rolled_back(self, request: Request, line: int, rejected: int, *, because: ComputedCause | None = None) -> None:
+        """The computed count fell, by an output unless it says `because` of what: all that the next step reads must be in the table still.
 
         If that very output ends the request there is no next step; the events after it tell.
         """
@@ -229,7 +230,7 @@ class Residency:
                 continue
             missing += [(group, index, table.notes.get(index)) for index in mask.gone(request, group)]
         if missing:
-            self.rollbacks[request.name] = _Rollback(request, line, request.computed, rejected, tuple(missing))
+            self.rollbacks[request.name] = _Rollback(request, line, request.computed, rejected, because, tuple(missing))
 
     def finished(self, request: Request) -> None:
         """There is no next step."""
@@ -279,12 +280,13 @@ class Residency:
             after = f"after {found.rejected} tokens were taken back, the next step of request {found.request.name}"
             where = f"starts at {found.computed} and reads {tokens_text(needed)} through index {index} of its table in group {group}"
             gone = f"{note.request} released it at line {note.line} ({note.cause})" if note else "nothing was ever kept there"
+            causes = [note.cause if note else "never released", *([found.because] if found.because else [])]
             self._findings.add(
                 Violation(
                     property=ROLLBACK_RESIDENT,
                     contract=self._findings.contract,
                     line=found.line,
-                    cause=f"released_before_rollback[{note.cause if note else 'never released'}]",
+                    cause=f"released_before_rollback[{', '.join(causes)}]",
                     detail=f"{after} {where}, but {gone}",
                     request=found.request.name,
                     group=group,

@@ -105,13 +105,19 @@ def _watch(lines: IO[bytes], source: str, contract: Contract | None, properties:
     return monitor, config
 
 
+def _why_default(config: Config) -> str:
+    if not config.kv_consumer:
+        return "without a KV consumer"
+    return "with a KV consumer" if config.max_in_flight_steps > 1 else "with one step in flight"
+
+
 def _print(report: Report, config: Config, source: str, *, default: bool) -> None:
     from rich.table import Table
 
     from settled.proofs.report.console import make_console
 
     console = make_console()
-    why = f"the default {'with' if config.kv_consumer else 'without'} a KV consumer" if default else "as asked"
+    why = f"the default {_why_default(config)}" if default else "as asked"
     console.print(f"{source}: {config.engine}, {report.events} events", markup=False)
     for group, spec in enumerate(config.groups):
         console.print(f"  group {group}: {spec.kind}, blocks of {spec.block_size} tokens", markup=False)

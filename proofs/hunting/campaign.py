@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import NamedTuple
 
 from settled.model.properties import Contract
 from settled.proofs.fuzzing.coverage import Feature
+from settled.proofs.hunting.budget import Budget
 from settled.proofs.hunting.coverage import HuntCoverage
 from settled.proofs.hunting.faults import HarnessError
-from settled.proofs.hunting.finding import Finding, shown_by
-from settled.proofs.hunting.running import Run, run_workload
+from settled.proofs.hunting.finding import Finding, rank, shown_by, told_once
+from settled.proofs.hunting.running import run_workload
 from settled.proofs.hunting.shrinking import Shrinker
 from settled.proofs.hunting.workloads import Drawn, workloads
 from settled.proofs.watching import Found, Key
@@ -23,6 +23,8 @@ from settled.reference.engines.protocol import EngineFactory
 from settled.reference.engines.setup import SetupError
 
 INSPECTED_EVERY = 16  # one workload of so many is inspected after every operation
+_SHRINKING_A_SECOND = 0.5  # seconds of shrinking for one of workloads, if they are counted
+_FINDINGS_SHRUNK = 12  # so many could be made small in all the seconds of a hunt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +93,7 @@ class WorkloadFailedError(RuntimeError):
 class Hunt:
     """`tell` gets every finding at once, and again when it has been shrunk; `tick` is called after every workload.
 
-    Once the time is over, nothing more is shrunk.
+    Until its seconds are over, a hunt shrinks for a third of them; what waits then stays as it was found.
     """
 
     def __init__(self, factory: EngineFactory, plan: Plan, tell: Callable[[Told], None], tick: Callable[[Progress], None]) -> None:
@@ -99,6 +101,8 @@ class Hunt:
         self.progress = Progress(factory.name)
         self._coverage = HuntCoverage()
         self._ends: float | None = None
+        self._waiting: list[Finding] = []  # told, and not shrunk yet
+        self._shrinking = 0.0  # seconds
         self.progress.coverage = self._coverage.counts
 
     def run(self) -> Progress:
@@ -140,21 +144,26 @@ class Hunt:
         progress.steps += run.steps
         progress.events += run.num_events
         progress.undecided += run.is_undecided
-        progress.showing.update(run.found.keys())
+        found = told_once(run.found)
+        progress.showing.update(found.keys())
         progress.verdicts.update(Judged(run.contract, name, verdict.value) for name, verdict in run.verdicts.items())
-        if run.found and progress.seconds_to_first is None:
+        if found and progress.seconds_to_first is None:
             progress.seconds_to_first = progress.seconds
-        self._tell_new(run, drawn)
+        self._tell_new(found, drawn)
 
     # ---- findings ----------------------------------------------------------------------------------------------------
 
-    def _tell_new(self, run: Run, drawn: Drawn) -> None:
+    def _tell_new(self, found: Mapping[Key, Found], drawn: Drawn) -> None:
         """All are told before the first is shrunk, for shrinking takes long and may be interrupted."""
-        new = [found for key, found in run.found.items() if key not in self.progress.findings]
-        told = [self._tell_first(found, drawn) for found in new]
-        for finding in told:
-            if not self._is_over:
-                self._shrink(finding)
+        new = [each for key, each in found.items() if key not in self.progress.findings]
+        self._waiting += [self._tell_first(each, drawn) for each in new]
+        self._waiting.sort(key=lambda finding: rank(finding.key))
+        while self._waiting and self._may_shrink():
+            self._shrink(self._waiting.pop(0))
+
+    def _may_shrink(self) -> bool:
+        """A hunt that ends after some seconds spends a third of them on it."""
+        return self.plan.seconds is None or not (self._is_over or self._shrinking > self.progress.seconds * _SHRINKING_A_SECOND)
 
     def _tell_first(self, found: Found, drawn: Drawn) -> Finding:
         plan = self.plan
@@ -175,17 +184,28 @@ class Hunt:
 
     def _shrink(self, finding: Finding) -> None:
         """Tells the smallest workload, also after an interrupt."""
-        shrinker = Shrinker(finding.workload, finding, partial(self._shown_by, finding), self.factory.min_num_blocks)
+        began = time.perf_counter()
+        budget = Budget()
+        if self._ends is not None and self.plan.seconds is not None:
+            budget.ends = min(self._ends, time.monotonic() + self.plan.seconds / _FINDINGS_SHRUNK)
+
+        def show(workload: Workload, steps_max: int) -> Finding | None:
+            return self._shown_by(finding, workload, budget=budget, steps_max=steps_max)
+
+        shrinker = Shrinker(finding.workload, finding, show, self.factory.min_num_blocks, is_spent=budget.is_spent)
         try:
             if finding.trace:
                 shrinker.run()
         finally:
             self._tell(self._shown_by(finding, shrinker.best) or finding, is_shrunk=True)
+            self._shrinking += time.perf_counter() - began
 
-    def _shown_by(self, finding: Finding, workload: Workload) -> Finding | None:
+    def _shown_by(
+        self, finding: Finding, workload: Workload, *, budget: Budget | None = None, steps_max: int | None = None
+    ) -> Finding | None:
         """A workload of the shrinker may be one that no user of the engine could bring about: it shows nothing."""
         try:
-            return shown_by(self.factory, finding, workload)
+            return shown_by(self.factory, finding, workload, budget=budget, steps_max=steps_max)
         except (HarnessError, SetupError):
             return None
 

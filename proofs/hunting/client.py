@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from typing import IO, Any
+from pathlib import Path
+from threading import Timer
+from typing import Any
 
 from settled.proofs.hunting.campaign import Plan, Progress, Told, WorkloadFailedError
 from settled.proofs.hunting.faults import HarnessError
@@ -34,7 +37,7 @@ class RemoteHunt:
         self.command = [*python, "-m", WORKER_MODULE, json.dumps(plan_as_dict(plan))]
         self.environment, self.plan, self.tell, self.tick = environment, plan, tell, tick
         self.progress = Progress(plan.engine)
-        self._is_done = False
+        self._is_done = self._has_failed = self._is_stopped = False
         self._worker: subprocess.Popen[str] | None = None
 
     def run(self) -> Progress:
@@ -42,9 +45,42 @@ class RemoteHunt:
 
         Raises WorkloadFailedError, HarnessError where the worker ends without a word.
         """
-        with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
-            worker = subprocess.Popen(
+        log = _new_log()
+        worker = self._worker = self._started(log)
+        if self._is_stopped:
+            self.stop()
+        try:
+            self._listen(worker)
+        except KeyboardInterrupt:
+            self.stop()
+            self._listen(worker)
+            raise
+        finally:
+            _end(worker)
+            if self._is_done or self._has_failed or self._is_stopped:
+                log.unlink()
+        if not self._is_done and not self._is_stopped:
+            raise HarnessError(f"{self.plan.engine}: the worker {_how_it_ended(worker)}; {_told_in(log)}")
+        return self.progress
+
+    def stop(self) -> None:
+        """Also from another thread: the worker tells the smallest that it knows, and ends; `run` returns what it told.
+
+        One that does not end is killed, for an engine may swallow the interrupt.
+        """
+        self._is_stopped = True
+        if self._worker is not None:
+            self._worker.send_signal(signal.SIGINT)
+            killing = Timer(_SECONDS_TO_END, self._worker.kill)
+            killing.daemon = True
+            killing.start()
+
+    def _started(self, log: Path) -> subprocess.Popen[str]:
+        """What the worker and its engine print goes to `log`."""
+        with log.open("wb") as errors:
+            return subprocess.Popen(
                 self.command,
+                stdin=subprocess.PIPE,  # nothing is written to it; it closes when we end, however we end, and then the worker ends
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 env=dict(self.environment),
@@ -52,32 +88,11 @@ class RemoteHunt:
                 encoding="utf-8",
                 start_new_session=True,  # Ctrl-C goes to us alone: we decide
             )
-            self._worker = worker
-            try:
-                self._listen(worker)
-            except KeyboardInterrupt:
-                self._interrupt(worker)
-                raise
-            finally:
-                _end(worker)
-            if not self._is_done:
-                raise HarnessError(f"{self.plan.engine}: the worker ended with code {worker.returncode}:\n{_last_lines(errors)}")
-        return self.progress
-
-    def stop(self) -> None:
-        """From another thread: the worker tells the smallest that it knows, and ends; `run` returns what it told."""
-        if self._worker is not None:
-            self._worker.send_signal(signal.SIGINT)
 
     def _listen(self, worker: subprocess.Popen[str]) -> None:
         assert worker.stdout is not None
         for line in worker.stdout:
             self._take(json.loads(line))
-
-    def _interrupt(self, worker: subprocess.Popen[str]) -> None:
-        """The worker tells the smallest that it knows, and ends."""
-        worker.send_signal(signal.SIGINT)
-        self._listen(worker)
 
     def _take(self, told: dict[str, Any]) -> None:
         what = told["tell"]
@@ -89,22 +104,38 @@ class RemoteHunt:
             take_progress(self.progress, told["progress"])
             self._is_done = what == DONE
             self.tick(self.progress)
-        elif what == FAILED and "workload" in told:
-            raise WorkloadFailedError(told["message"], workload_of(told["workload"]), told["number"])
         else:
+            assert what == FAILED
+            self._has_failed = True
+            if "workload" in told:
+                raise WorkloadFailedError(told["message"], workload_of(told["workload"]), told["number"])
             raise HarnessError(f"{self.plan.engine}: {told['message']}")
 
 
+def _new_log() -> Path:
+    descriptor, name = tempfile.mkstemp(prefix="settled-worker-", suffix=".log")
+    os.close(descriptor)
+    return Path(name)
+
+
 def _end(worker: subprocess.Popen[str]) -> None:
-    if worker.stdout is not None:
-        worker.stdout.close()
+    assert worker.stdout is not None
+    assert worker.stdin is not None
+    worker.stdout.close()
     try:
         worker.wait(_SECONDS_TO_END)
     except subprocess.TimeoutExpired:
         worker.kill()
         worker.wait()
+    worker.stdin.close()  # not before: it would end by that, and not as it does
 
 
-def _last_lines(errors: IO[str]) -> str:
-    errors.seek(0)
-    return "".join(errors.readlines()[-_LINES_OF_STDERR:]).strip()
+def _how_it_ended(worker: subprocess.Popen[str]) -> str:
+    code = worker.returncode
+    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+
+
+def _told_in(log: Path) -> str:
+    """Where it stands what a worker said, and its last lines."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LINES_OF_STDERR:]
+    return "\n".join([f"what it said is in {log}{', which ends:' if lines else ''}", *(f"  {line}" for line in lines)])

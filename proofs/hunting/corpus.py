@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import shlex
+import tempfile
 from pathlib import Path
 from typing import Any
 
-from settled.proofs.folder import Folder
-from settled.proofs.hunting.finding import Finding, contract_name, finding_as_dict
+from settled.proofs.folder import Folder, file_name
+from settled.proofs.hunting.campaign import Plan, WorkloadFailedError
+from settled.proofs.hunting.finding import Finding, contract_name, finding_as_dict, rank
 from settled.proofs.hunting.plain import workload_as_dict, workload_of
 from settled.reference.engines.operations import Workload
 
@@ -35,15 +37,25 @@ class HuntCorpus:
 
     def write_failed(self, engine: str, workload: Workload, number: int) -> Path:
         """Keeps the workload with which the harness failed."""
-        path = self.folder.path / f"harness-failed-{number}.json"
+        path = self.folder.path / f"harness-failed-{file_name((engine, str(number)))}.json"
         self.folder.replace(path, json.dumps({"engine": engine, "workload": workload_as_dict(workload)}, indent=1) + "\n")
         return path
 
 
+def kept_failure(corpus: HuntCorpus | None, plan: Plan, error: WorkloadFailedError) -> str:
+    """Keeps the workload with which the harness failed, in a folder of its own without a corpus; tells how it is run again."""
+    corpus = corpus or HuntCorpus(Path(tempfile.mkdtemp(prefix="settled-hunt-")))
+    path = corpus.write_failed(plan.engine, error.workload, error.number)
+    command = ["settled", "hunt", plan.engine, "--workload", str(path), "--contract", contract_name(plan.contract)]
+    return f"workload {error.number} is kept: {shlex.join(command)}"
+
+
 def reproducing_commands(finding: Finding, path: Path) -> list[str]:
-    """They run the workload of a finding again, and judge its trace again."""
+    """They run the workload of a finding again, and judge its trace again, where it is the trace that shows it."""
     contract = ["--contract", contract_name(finding.contract)]
     commands = [shlex.join(["settled", "hunt", finding.engine, "--workload", str(path), *contract])]
+    if rank(finding.key):
+        return commands
     judging = ["settled", "check", str(path.with_suffix(".ndjson"))]
     return [*commands, shlex.join(judging if finding.contract is None else [*judging, *contract])]
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from settled.model.properties import Contract
 from settled.model.trace_io import encode_event
 from settled.proofs.folder import file_name
+from settled.proofs.hunting.budget import CANDIDATE_CPU_SECONDS_MAX, Budget
+from settled.proofs.hunting.faults import CPU_SECONDS_MAX
 from settled.proofs.hunting.plain import operation_as_dict, operation_of, workload_as_dict, workload_of
-from settled.proofs.hunting.running import run_workload
-from settled.proofs.watching import Key, key_of
+from settled.proofs.hunting.running import ADMISSION_PROGRESS, INSPECTED, is_inspected, run_workload
+from settled.proofs.watching import ENGINE_FAULT, Found, Key, key_of
 from settled.reference.engines.operations import Operation, Workload
 from settled.reference.engines.protocol import EngineFactory
 
@@ -52,14 +55,49 @@ class Finding:
         return shlex.join(["settled", "hunt", self.engine, *which, "--contract", contract_name(self.contract)])
 
 
-def shown_by(factory: EngineFactory, finding: Finding, workload: Workload) -> Finding | None:
-    """The same finding, shown by another workload: with its trace, if it does show it."""
-    run = run_workload(factory, workload, contract=finding.contract, until=finding.key, keep_events=True)
+def shown_by(
+    factory: EngineFactory, finding: Finding, workload: Workload, *, budget: Budget | None = None, steps_max: int | None = None
+) -> Finding | None:
+    """The same finding, shown by another workload: with its trace, if it does show it, within `steps_max` scheduled steps.
+
+    With a budget, which it charges, only what must be is inspected.
+    """
+    if budget is not None:
+        budget.begin_run()
+    run = run_workload(
+        factory,
+        workload,
+        contract=finding.contract,
+        until=finding.key,
+        inspects=budget is None or is_inspected(finding.key),
+        keep_events=True,
+        cpu_seconds_max=CPU_SECONDS_MAX if budget is None else CANDIDATE_CPU_SECONDS_MAX,
+        steps_max=steps_max,
+    )
+    if budget is not None:
+        budget.spend(len(run.done))
     found = run.found.get(finding.key)
     if found is None:
         return None
     trace = tuple([encode_event(event) for event in run.events])
     return replace(finding, workload=workload, sentence=found.sentence, trace=trace, line=found.line, steps=run.steps, done=tuple(run.done))
+
+
+def rank(key: Key) -> int:
+    """What comes first: violated properties, then engines that fail, requests that do not end, and what only live objects show."""
+    if is_inspected(key):
+        return 3
+    return {ENGINE_FAULT: 1, ADMISSION_PROGRESS: 2}.get(key.property, 0)
+
+
+def told_once(found: Mapping[Key, Found]) -> dict[Key, Found]:
+    """Without what the live objects show and the trace as well: the same property, for the same cause but for what it says in brackets."""
+    by_trace = {(key.property, _bare(key.cause)) for key in found if not is_inspected(key)}
+    return {key: each for key, each in found.items() if not (is_inspected(key) and (key.property, _bare(key.cause)) in by_trace)}
+
+
+def _bare(cause: str) -> str:
+    return cause.removeprefix(INSPECTED).partition("[")[0]
 
 
 def contract_name(contract: Contract | None) -> str:

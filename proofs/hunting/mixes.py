@@ -22,7 +22,9 @@ STAGES, ASYNC_STAGES, THREE_STAGES = Pipeline(False, 2), Pipeline(True, 2), Pipe
 WINDOW, FULL, CHUNK, MAMBA_NONE, MAMBA_ALIGN = "window", "full", "chunk", "mamba none", "mamba align"
 Kinds = tuple[str, ...]
 
+# Without one; the mock in a role; vLLM's own, by their names.
 NO_CONNECTOR, PRODUCER, CONSUMER, BOTH = "none", "producer", "consumer", "both"
+OFFLOADING = ("OffloadingConnector", "SimpleCPUOffloadConnector")
 
 
 def _table(weights: Mapping[Kinds, int]) -> Mapping[Kinds, int]:
@@ -40,20 +42,42 @@ class Mix:
     connectors: Mapping[str, int] = field(default_factory=lambda: {NO_CONNECTOR: 1})
     block_sizes: Mapping[int, int] = field(default_factory=lambda: {16: 4, 8: 1, 32: 1})
     spare_blocks: Mapping[int, int] = field(default_factory=lambda: {0: 3, 1: 3, 2: 1, 4: 1, 8: 2, 40: 3})
+    percent_recompute: int = 50  # of the setups with a mock connector: failed loads are computed instead of failing the request
     percent_prefix_caching: int = 50
     percent_extra_retained: int = 20
     percent_shared: int = 50
     percent_abort: int = 12
+    percent_abort_consumer: int = 12  # in place of it, where a connector may load
+    percent_stored: int = 30
+    percent_offered: int = 70
+    percent_whole_load: int = 30  # of the loads that are offered, as all that follow
+    percent_sync_load: int = 25
+    percent_failed_load: int = 50
+    percent_failed_report: int = 40
+    percent_report_again: int = 10
 
 
 _WINDOWS = _table({(WINDOW,): 3, (FULL, WINDOW): 3, (WINDOW, WINDOW): 1, (FULL, WINDOW, WINDOW): 1})
 _CHUNKS = _table({(CHUNK,): 2, (FULL, CHUNK): 3, (WINDOW, CHUNK): 1})
 _STATES = _table({(MAMBA_NONE,): 1, (FULL, MAMBA_NONE): 2, (FULL, MAMBA_ALIGN): 3, (FULL, WINDOW, MAMBA_ALIGN): 1})
 _LOADS = {CONSUMER: 2, BOTH: 5, PRODUCER: 1}
+_OFFLOADS = dict.fromkeys(OFFLOADING, 1)
 
 MIXES: Mapping[str, Mix] = MappingProxyType(
     {
-        "windows": Mix(summary="sliding windows, alone and in hybrids, no connector", groups=_WINDOWS, drafts={0: 1, 1: 2, 3: 4, 5: 2}),
+        "windows": Mix(
+            summary="sliding windows, alone and in hybrids; half of them with loads of a part of a prompt that all end well",
+            groups=_WINDOWS,
+            drafts={0: 1, 1: 2, 3: 4, 5: 2},
+            connectors={NO_CONNECTOR: 1, CONSUMER: 1},
+            percent_abort_consumer=0,
+            percent_stored=0,
+            percent_whole_load=0,
+            percent_sync_load=0,
+            percent_failed_load=0,
+            percent_failed_report=0,
+            percent_report_again=0,
+        ),
         "chunks": Mix(summary="chunked local attention, whole chunks a block or not", groups=_CHUNKS),
         "states": Mix(summary="Mamba none and align, alone and in hybrids", groups=_STATES),
         "full": Mix(summary="full attention", groups=_table({(FULL,): 1})),
@@ -62,10 +86,17 @@ MIXES: Mapping[str, Mix] = MappingProxyType(
             groups=_table({(FULL,): 3, **_WINDOWS, **_CHUNKS}),
             connectors=_LOADS,
         ),
+        "offloading": Mix(
+            summary="vLLM's own offloading connectors: what the pool loses is loaded from the host's memory again",
+            groups=_table({(FULL,): 3, **_WINDOWS, **_CHUNKS}),
+            connectors=_OFFLOADS,
+            percent_prefix_caching=90,
+            percent_shared=80,
+        ),
         "all": Mix(
             summary="everything, with and without a connector",
             groups=_table({(FULL,): 3, **_WINDOWS, **_CHUNKS, **_STATES}),
-            connectors={NO_CONNECTOR: 6, **_LOADS},
+            connectors={NO_CONNECTOR: 12, **{role: 2 * weight for role, weight in _LOADS.items()}, **_OFFLOADS},
         ),
     }
 )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from settled.proofs.hunting.campaign import Plan, Progress, Told
+from settled.proofs.hunting.campaign import Plan, Progress, Told, WorkloadFailedError
 from settled.proofs.hunting.client import RemoteHunt
 from settled.proofs.hunting.launching import remote_hunt
 
@@ -21,11 +21,15 @@ _Call = Callable[[], None]
 
 @dataclass(slots=True)
 class ReleaseHunt:
-    """What a release came to. `error` is "" unless its process failed; what was told before counts all the same."""
+    """What a release came to. `error` is "" unless its process failed; what was told before counts all the same.
 
-    engine: str
+    `failed` has the workload, where the harness failed with one.
+    """
+
+    plan: Plan
     progress: Progress
     error: str = ""
+    failed: WorkloadFailedError | None = None
 
 
 class ReleasesHunt:
@@ -33,7 +37,7 @@ class ReleasesHunt:
 
     def __init__(self, plans: Sequence[Plan], tell: Callable[[Told], None], tick: Callable[[Progress], None]) -> None:
         self.plans, self.tell, self.tick = plans, tell, tick
-        self.results = [ReleaseHunt(plan.engine, Progress(plan.engine)) for plan in plans]
+        self.results = [ReleaseHunt(plan, Progress(plan.engine)) for plan in plans]
         self._calls: queue.Queue[_Call] = queue.Queue()
         self._running: list[RemoteHunt] = []
         self._is_stopped = False
@@ -72,10 +76,12 @@ class ReleasesHunt:
             with remote_hunt(plan, self._later(self.tell), self._later(self.tick)) as hunt:
                 result.progress = hunt.progress
                 self._running.append(hunt)
-                hunt.run()
+                if not self._is_stopped:
+                    hunt.run()
         except Exception as error:
             if not self._is_stopped:
                 result.error = f"{type(error).__name__}: {error}"
+                result.failed = error if isinstance(error, WorkloadFailedError) else None
 
     def _later(self, call: Callable[[Any], None]) -> Callable[[Any], None]:
         return lambda told: self._calls.put(partial(call, told))

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from settled.model.events import Event, Finish
-from settled.model.events import Process as ProcessEvent
+from settled.model.events import Schedule as Scheduled
 from settled.model.monitor import Verdict
 from settled.model.properties import Contract
 from settled.model.trace_io import TraceError
@@ -18,9 +18,11 @@ from settled.reference.engines.protocol import Engine, EngineFactory
 from settled.reference.engines.setup import SetupError
 
 ADMISSION_PROGRESS = "admission_progress"
+INSPECTED = "inspected: "  # before the cause of what was found in the live objects
 QUIET_ROUNDS_MAX = 8  # rounds without any progress after which an engine is stuck
 _ROUNDS_MIN = 64
 _ROUNDS_A_TOKEN = 2
+_FRUITLESS_ROUNDS_MIN = 64
 _SCHEDULE, _PROCESS, _REPORT = Schedule(), Process(), Report()  # all drafts are accepted, all transfers end well
 
 
@@ -52,16 +54,17 @@ def run_workload(
     keep_events: bool = False,
     coverage: HuntCoverage | None = None,
     cpu_seconds_max: float = CPU_SECONDS_MAX,
+    steps_max: int | None = None,
 ) -> Run:
-    """Plays the operations, then serves what is left until the engine is idle; stops early once `until` is found.
+    """Plays the operations, then serves what is left until the engine is idle; stops early once `until` is found, or when more than
+    `steps_max` steps have been scheduled.
 
     `contract` None: by the configuration, `settled` with a KV consumer and `stream_order` without. `inspects`: the live objects are
     compared after every operation. Raises SetupError if the engine does not accept the setup, HarnessError for a fault that is not the
     engine's.
     """
     result = Run()
-    gains = _Gains()
-    listeners: list[Watcher] = [gains.listen] if coverage is None else [gains.listen, coverage.listen]
+    listeners: list[Watcher] = [] if coverage is None else [coverage.listen]
     if keep_events:
         listeners.append(result.events.append)
     if coverage is not None:
@@ -70,7 +73,7 @@ def run_workload(
     served: _Served | None = None
     try:
         with watchdog(cpu_seconds_max):
-            served = _Served(factory.create(workload.setup, watched), workload, watched, result, gains, coverage, inspects, until)
+            served = _Served(factory.create(workload.setup, watched), workload, watched, result, coverage, inspects, until, steps_max)
             served.play()
             served.serve()
             served.engine.end()
@@ -92,21 +95,35 @@ def run_workload(
     return result
 
 
+def is_inspected(key: Key) -> bool:
+    """Whether it was found in the live objects, not in the trace."""
+    return key.cause.startswith(INSPECTED)
+
+
 class _EnoughError(Exception):
-    """What was looked for is found."""
+    """What was looked for is found, or does not come soon enough."""
 
 
-@dataclass(slots=True)
-class _Gains:
-    """Counts what takes a workload nearer to its end: tokens that were sampled, requests that came to theirs."""
+class _Furthest:
+    """A listener that sees whether a request is scheduled further than ever before, or ends."""
 
-    count: int = 0
+    def __init__(self) -> None:
+        self._ends: dict[str, int] = {}
+        self._moved = False
 
-    def listen(self, event: Event) -> None:
-        if type(event) is ProcessEvent:
-            self.count += sum([request.sampled for request in event.requests])
-        elif type(event) is Finish:
-            self.count += 1
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Scheduled):
+            for each in event.requests:
+                if each.start + each.tokens > self._ends.get(each.request, -1):
+                    self._ends[each.request] = each.start + each.tokens
+                    self._moved = True
+        elif isinstance(event, Finish):
+            self._moved = True
+
+    def take(self) -> bool:
+        """Whether it was so since this was last asked."""
+        moved, self._moved = self._moved, False
+        return moved
 
 
 @dataclass(slots=True)
@@ -117,10 +134,11 @@ class _Served:
     workload: Workload
     watched: Watched
     result: Run
-    gains: _Gains
     coverage: HuntCoverage | None
     inspects: bool
     until: Key | None
+    steps_max: int | None
+    furthest: _Furthest = field(default_factory=_Furthest)
 
     def play(self) -> None:
         """Does the operations that can be done."""
@@ -132,28 +150,34 @@ class _Served:
     def serve(self) -> None:
         """Fills the pipeline, processes and reports until nothing is left.
 
-        In every round the oldest request moves by a token at least. So it samples or ends before it has been computed twice from its
-        beginning on, as one that is preempted or whose load fails is: without either in so many rounds, nothing ever changes.
+        The oldest request moves in every round, so there is a bound, and one on rounds in which no request gets further than ever before.
         """
         quiet = fruitless = 0
-        adds = [each for each in self.workload.operations if isinstance(each, Add)]
-        rounds_max = _ROUNDS_MIN + _ROUNDS_A_TOKEN * max([each.prompt_tokens + each.max_tokens for each in adds], default=0)
-        while not self.engine.is_idle:
-            gained = self.gains.count
+        self.watched.listeners.append(self.furthest)
+        tokens = sum(each.prompt_tokens + each.max_tokens for each in self.workload.operations if isinstance(each, Add))
+        fruitless_max = _FRUITLESS_ROUNDS_MIN + tokens // self._tokens_a_round()
+        for _ in range(_ROUNDS_MIN + _ROUNDS_A_TOKEN * tokens):
+            if self.engine.is_idle:
+                self._look()
+                return
             quiet = 0 if self._round() else quiet + 1
-            fruitless = 0 if self.gains.count > gained else fruitless + 1
+            fruitless = 0 if self.furthest.take() else fruitless + 1
             if quiet == QUIET_ROUNDS_MAX:
                 self._stuck("nothing moves")
                 return
-            if fruitless == rounds_max:
-                self._stuck("no end")
-                return
-        self._look()
+            if fruitless == fruitless_max:
+                break
+        self._stuck("no end")
 
     def end_anyhow(self) -> None:
         """What the engine changed in its process is put back, whatever state it is in."""
         with suppress(Exception):
             self.engine.end()
+
+    def _tokens_a_round(self) -> int:
+        """What the oldest request computes again in a round at least, after a preemption: whole blocks, or all that a step takes."""
+        setup = self.workload.setup
+        return max(1, min(setup.max_num_batched_tokens, *[spec.block_size for spec in setup.groups]))
 
     def _round(self) -> bool:
         """Whether anything moved."""
@@ -183,16 +207,16 @@ class _Served:
     def _look(self) -> None:
         if self.inspects:
             for anomaly in self.engine.inspect():
-                self.watched.note(Key(anomaly.property, f"inspected: {anomaly.cause}", ""), anomaly.sentence)
+                self.watched.note(Key(anomaly.property, f"{INSPECTED}{anomaly.cause}", ""), anomaly.sentence)
         if self.until is not None and self.until in self.watched.found:
+            raise _EnoughError
+        if self.steps_max is not None and self.result.steps > self.steps_max:
             raise _EnoughError
 
     def _stuck(self, how: str) -> None:
         left = self.engine.unfinished_requests()
-        hindrance = self.engine.hindrance()
-        cause = f"{how}, requests are left" if left else f"{how}, no request is left"
-        if hindrance:
-            cause = f"{how}, {hindrance}"
+        kept = self.engine.hindrance() or "requests are left"
+        cause = f"{how}, {kept}" if left else f"{how}, no request is left"
         who = f"requests {', '.join(left)} are not finished" if left else "the engine is not idle"
         self.watched.note(Key(ADMISSION_PROGRESS, cause, ""), f"{how}: {who}, and every transfer has been reported")
         self._look()

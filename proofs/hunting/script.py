@@ -7,10 +7,12 @@ between releases is settled here, when the script is written.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib.resources import files
 from textwrap import wrap
 from zlib import crc32
 
+from settled.proofs.hunting.engines import VLLM, parse_engine
 from settled.proofs.hunting.finding import Finding
 from settled.proofs.hunting.script_configuration import configuration_values, needs_resolving
 from settled.proofs.hunting.script_connector import ScriptedConnector
@@ -23,6 +25,8 @@ from settled.reference.engines.vllm.steps import DraftsWithoutTokenError
 
 _READS = ("read_resident", "rollback_resident", "write_owned")
 _JUDGED = {"reads", "progress", "caps", "references", "counters"}  # features that come with a condition
+# What the script's own comparison of references with holders sees; of another cause it says nothing.
+_OF_REFERENCES = ("inspected: references_", "inspected: held_block_free", "inspected: free_block_lost")
 _EXITS = "Exits 1 where the fault is there, 0 where it is not."
 _ENDS = "Ends in the scheduler's exception where the fault is there, exits 0 where it is not."
 _SHOWS = "Prints the scheduler's objects at the end; it does not judge them."
@@ -35,6 +39,7 @@ _MEANING = {
     "counters_symmetric": "a request's counters differ from what its steps say",
     "held_bounded": "a request holds KV cache blocks that it does not need, or more than its cap",
     "admission_progress": "a request never finishes",
+    "admission_gate": "the admission gate counts fewer KV cache blocks for a request than it then holds",
     ENGINE_FAULT: "the scheduler fails",
 }
 
@@ -66,6 +71,14 @@ def standalone_script(workload: Workload, release: str, finding: Finding) -> str
     return fill(text, features, values)
 
 
+def script_for(finding: Finding) -> str | None:
+    """What shows a finding without this project; None for an engine that has no such scripts, and for one without a release."""
+    engine = parse_engine(finding.engine)
+    if engine.name != VLLM or not engine.release:
+        return None
+    return standalone_script(replace(finding.workload, operations=finding.done), engine.release, finding)
+
+
 # ---- what is needed --------------------------------------------------------------------------------------------------
 
 
@@ -78,7 +91,7 @@ def _features(setup: EngineSetup, operations: Sequence[Operation], key: Key, rel
     hashes = setup.enable_prefix_caching or setup.connector is not None
     reads = key.property in _READS
     freed = reads and key.cause.startswith(("freed", "reallocated"))
-    is_stuck = key.property == "admission_progress" and "inspected" not in key.cause
+    is_stuck = key.property == "admission_progress" and key.cause.endswith("requests are left")
     loads = reads and key.cause.startswith(("loaded_over", "reallocated")) and setup.kv_consumer
     return _present(
         {
@@ -88,7 +101,7 @@ def _features(setup: EngineSetup, operations: Sequence[Operation], key: Key, rel
             "sync_drafts": setup.num_speculative_tokens > 0 and not setup.async_scheduling,
             "hashes": hashes,
             "resolve": needs_resolving(setup, release),
-            "retention": setup.enable_prefix_caching and release.has("named_layouts"),
+            "retention": setup.enable_prefix_caching and release.has("retention_interval"),
             "stops": any(isinstance(operation, Process) and operation.stops for operation in operations),
             "reads": reads,
             "freed_in_flight": freed,
@@ -96,8 +109,8 @@ def _features(setup: EngineSetup, operations: Sequence[Operation], key: Key, rel
             "losses": freed or loads,
             "progress": is_stuck,
             "caps": "above_cap" in key.cause,
-            "references": key.property == "single_owner",
-            "counters": key.property == "counters_symmetric",
+            "references": key.property == "single_owner" and key.cause.startswith(_OF_REFERENCES),
+            "counters": key.property == "counters_symmetric" and key.cause == "inspected: in_flight",
             "unchecked_drafts": key.cause.startswith(DraftsWithoutTokenError.__name__),
             "objects": not reads and key.property != ENGINE_FAULT,
         }

@@ -39,22 +39,25 @@ class Shown(Protocol):
 class Shrinker(Reducer[Workload]):
     """Looks for the smallest workload that shows what `workload` shows, from that one on.
 
-    `show`: what a workload's run schedules and does until it shows it, None if it does not. `min_num_blocks`: the smallest pool of a setup.
+    `show`: what a workload's run schedules and does until it shows it, None if it does not within so many scheduled steps.
+    `min_num_blocks`: the smallest pool of a setup. `is_spent`: asked before every run; with True, it ends.
     """
 
     def __init__(
         self,
         workload: Workload,
         shown: Shown,
-        show: Callable[[Workload], Shown | None],
+        show: Callable[[Workload, int], Shown | None],
         min_num_blocks: Callable[[EngineSetup], int],
         *,
         runs_max: int = RUNS_MAX,
+        is_spent: Callable[[], bool] = lambda: False,
     ) -> None:
         super().__init__(workload, self._is_smaller, runs_max=runs_max)
         self.shown = shown
         self.show = show
         self.min_num_blocks = min_num_blocks
+        self.is_spent = is_spent
 
     def size_of(self, example: Workload) -> tuple[int, int]:
         return size_of(example)
@@ -63,8 +66,11 @@ class Shrinker(Reducer[Workload]):
         """Only a run tells how many steps it takes."""
         return True
 
+    def is_enough(self) -> bool:
+        return super().is_enough() or self.is_spent()
+
     def _is_smaller(self, candidate: Workload) -> bool:
-        shown = self.show(candidate)
+        shown = self.show(candidate, self.shown.steps)
         if shown is None or (shown.steps, size_of(candidate)) >= (self.shown.steps, size_of(self.best)):
             return False
         self.shown = shown

@@ -1,14 +1,17 @@
 """A hunt in the environment of an engine: `python -m settled.proofs.hunting.worker PLAN`, the plan as JSON, tells line by line on standard
-output what it does. It needs neither z3 nor rich nor click."""
+output what it does, as long as its standard input is open. It needs neither z3 nor rich nor click."""
 
 from __future__ import annotations
 
+import gc
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from threading import Thread
 from typing import Any, TextIO
 
 from settled.proofs.hunting.campaign import Hunt, Plan, Progress, Told, WorkloadFailedError
@@ -19,12 +22,14 @@ from settled.proofs.hunting.plain import workload_as_dict
 from settled.proofs.hunting.workloads import MixError
 from settled.reference.engines.setup import SetupError
 
-EXIT_DONE, EXIT_FAILED = 0, 2
+EXIT_DONE, EXIT_FAILED, EXIT_ALONE = 0, 2, 3
 _SECONDS_BETWEEN = 0.25  # two reports of progress
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Exit code 0: the hunt ended as planned, or by an interrupt; 2: the harness failed, and a line says how."""
+    """Exit code 0: the hunt ended as planned, or by an interrupt; 2: the harness failed, and a line says how; 3: who started it is gone."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored where the shell put us in the background
+    Thread(target=_end_alone, name="settled-parent-watcher", daemon=True).start()
     return Worker(plan_of(json.loads(arguments[0])), _own_output()).run()
 
 
@@ -33,6 +38,13 @@ def _own_output() -> TextIO:
     out = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     return out
+
+
+def _end_alone() -> None:
+    """Ends the process at once when standard input does: whoever started it has ended, even if by a signal that nobody can handle."""
+    while os.read(sys.stdin.fileno(), 1):
+        pass
+    os._exit(EXIT_ALONE)
 
 
 class Worker:
@@ -60,6 +72,9 @@ class Worker:
         self._say(SHRUNK if told.is_shrunk else FOUND, finding=finding_as_dict(told.finding))
 
     def _tick(self, progress: Progress) -> None:
+        if progress.workloads == 1:  # the engine is imported: as vLLM's engine core does, or each collection goes through all of it
+            gc.collect()
+            gc.freeze()
         now = time.monotonic()
         if now >= self._next_report:
             self._next_report = now + _SECONDS_BETWEEN

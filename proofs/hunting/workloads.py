@@ -17,6 +17,7 @@ from settled.proofs.hunting.mixes import (
     MAMBA_NONE,
     MIXES,
     NO_CONNECTOR,
+    OFFLOADING,
     PRODUCER,
     WINDOW,
     Kinds,
@@ -33,6 +34,8 @@ _REQUESTS_MAX = 5
 _ROUNDS_MAX = 10
 _EXTRA_RETAINED_BY = (("speculative_method", "mtp"),)  # whose windows keep one token a draft but the first
 _FAMILIES = 3
+_RECOMPUTES = (("kv_load_failure_policy", "recompute"),)
+_HOST_BYTES = (1 << 14, 1 << 16, 1 << 18)  # few blocks, so that they are evicted; or all of them
 _ROLES = {PRODUCER: KVRole.PRODUCER, CONSUMER: KVRole.CONSUMER}
 
 _Option = TypeVar("_Option")
@@ -164,7 +167,12 @@ def _is_cached(rng: Random, kinds: Kinds, mix: Mix) -> bool:
 
 def _connector(rng: Random, mix: Mix) -> ConnectorSetup | None:
     name = _chosen(rng, mix.connectors)
-    return None if name == NO_CONNECTOR else ConnectorSetup(role=_ROLES.get(name, KVRole.BOTH))
+    recomputes = _happens(rng, mix.percent_recompute)
+    if name == NO_CONNECTOR:
+        return None
+    if name in OFFLOADING:
+        return ConnectorSetup(name=name, extra=(("cpu_bytes_to_use", rng.choice(_HOST_BYTES)),))
+    return ConnectorSetup(role=_ROLES.get(name, KVRole.BOTH), extra=_RECOMPUTES if recomputes else ())
 
 
 # ---- operations ------------------------------------------------------------------------------------------------------
@@ -173,6 +181,7 @@ def _connector(rng: Random, mix: Mix) -> ConnectorSetup | None:
 def _operations(rng: Random, mix: Mix, setup: EngineSetup) -> Iterator[Operation]:
     """Rounds that add, fill the pipeline and process, in the proportions that keep it full, empty, or neither."""
     schedules_first = rng.choice((1, 2, 3))
+    percent_abort = mix.percent_abort_consumer if setup.kv_consumer else mix.percent_abort
     added = 0
     for _ in range(rng.randint(3, _ROUNDS_MAX)):
         if added < _REQUESTS_MAX and (added == 0 or rng.random() < 0.4):
@@ -181,10 +190,10 @@ def _operations(rng: Random, mix: Mix, setup: EngineSetup) -> Iterator[Operation
                 added += 1
         for _ in range(rng.choice((schedules_first, schedules_first, 1))):
             yield Schedule()
-        if _happens(rng, mix.percent_abort):
+        if _happens(rng, percent_abort):
             yield Abort(f"r{rng.randrange(added)}")
         if setup.connector is not None and rng.random() < 0.5:
-            yield _report(rng)
+            yield _report(rng, mix)
         if rng.random() < 0.9:
             yield _process(rng, setup)
 
@@ -202,18 +211,28 @@ def _add(rng: Random, mix: Mix, setup: EngineSetup, request_id: str) -> Add:
         max_tokens=min(longest, rng.choice((1, 2, 3, 5, 8, 16))),
         family=rng.randrange(_FAMILIES) if shared else 0,
         shared_tokens=min(shared, prompt),
-        offer=_offer(rng, setup, prompt),
-        is_stored=setup.connector is not None and rng.random() < 0.3,
+        offer=_offer(rng, mix, setup, prompt),
+        is_stored=setup.connector is not None and _happens(rng, mix.percent_stored),
     )
 
 
-def _offer(rng: Random, setup: EngineSetup, prompt: int) -> Offer | None:
+def _offer(rng: Random, mix: Mix, setup: EngineSetup, prompt: int) -> Offer | None:
     """A part of the prompt that ends around a block, or all of it."""
-    if not setup.kv_consumer or rng.random() < 0.3:
+    if not setup.kv_consumer or not _happens(rng, mix.percent_offered):
         return None
-    tokens = prompt if rng.random() < 0.3 else min(prompt, rng.choice(boundary_lengths(setup)))
-    ending = rng.choice((Ending.GOOD, Ending.GOOD, Ending.FIRST_FAILED, Ending.ALL_FAILED))
-    return Offer(tokens, is_async=rng.random() < 0.75, workers=rng.choice((1, 1, 2)), ending=ending)
+    is_whole = _happens(rng, mix.percent_whole_load)
+    if prompt == 1 and not is_whole:
+        return None
+    return Offer(
+        prompt if is_whole else min(prompt - 1, rng.choice(boundary_lengths(setup))),
+        is_async=not _happens(rng, mix.percent_sync_load),
+        workers=rng.choice((1, 1, 2)),
+        ending=_ending(rng, mix.percent_failed_load),
+    )
+
+
+def _ending(rng: Random, percent_failed: int) -> Ending:
+    return rng.choice((Ending.FIRST_FAILED, Ending.ALL_FAILED)) if _happens(rng, percent_failed) else Ending.GOOD
 
 
 def _process(rng: Random, setup: EngineSetup) -> Process:
@@ -222,9 +241,8 @@ def _process(rng: Random, setup: EngineSetup) -> Process:
     return Process(rejected, (rng.randrange(3),) if rng.random() < 0.05 else ())
 
 
-def _report(rng: Random) -> Report:
-    ending = rng.choice((Ending.GOOD, Ending.GOOD, Ending.GOOD, Ending.FIRST_FAILED, Ending.ALL_FAILED))
-    return Report(rng.randrange(3), ending, again=rng.random() < 0.1)
+def _report(rng: Random, mix: Mix) -> Report:
+    return Report(rng.randrange(3), _ending(rng, mix.percent_failed_report), again=_happens(rng, mix.percent_report_again))
 
 
 def _chosen(rng: Random, weights: Mapping[_Option, int]) -> _Option:

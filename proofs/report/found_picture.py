@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from io import StringIO
 
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from settled.model.events import Config, Event
+from settled.model.events import Add, Config, Event, Finish
 from settled.model.monitor import Monitor, Violation
 from settled.model.trace_io import decode_line
 from settled.proofs.hunting.finding import Finding
@@ -19,13 +21,13 @@ PICTURE_ROWS_MAX = 12
 
 
 def picture_of(finding: Finding, *, width: int, signs: Signs) -> RenderableType:
-    """The violation and what its request did before; for what no event of the trace shows, one line that says so."""
+    """The violation and what its request did before. For what no event of the trace shows, what the request did that it is about."""
     events = _events(finding)
-    violation = _violation(finding, events)
-    if violation is None:
-        return Text("no picture: it is not an event of the trace that shows it", style="dim")
-    until = [(line, event) for line, event in events if line <= violation.line]
-    return draw(until, violation, width=width, signs=signs, rows_max=PICTURE_ROWS_MAX)
+    subject = _violation(finding, events) or _about(finding, events)
+    if subject is None:
+        return Text("no picture: the trace ends before it tells of a request", style="dim")
+    until = [(line, event) for line, event in events if line <= subject.line]
+    return draw(until, subject, width=width, signs=signs, rows_max=PICTURE_ROWS_MAX)
 
 
 def picture_text(finding: Finding) -> str:
@@ -40,6 +42,30 @@ def picture_text(finding: Finding) -> str:
 def _events(finding: Finding) -> list[tuple[int, Event]]:
     numbered = [(number, decode_line(line, finding.name, number)) for number, line in enumerate(finding.trace, start=1)]
     return [(number, event) for number, event in numbered if event is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class _About:
+    """What a finding is about that is no event of the trace."""
+
+    line: int
+    request: str
+    group: int | None
+    step: None = None
+    index: None = None
+    block: None = None
+    needed: None = None
+
+
+def _about(finding: Finding, events: list[tuple[int, Event]]) -> _About | None:
+    """The request that the sentence names first, or the oldest that is not finished."""
+    ids = [event.request for _, event in events if isinstance(event, Add)]
+    ended = {event.request for _, event in events if isinstance(event, Finish)}
+    named = [word for word in re.findall(r"[^\s,']+", finding.sentence) if word in ids]
+    group = re.search(r"group (\d+)", finding.sentence)
+    for request in (*named, *[each for each in ids if each not in ended], *ids):
+        return _About(events[-1][0], request, int(group[1]) if group else None)
+    return None
 
 
 def _violation(finding: Finding, events: list[tuple[int, Event]]) -> Violation | None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,21 +15,17 @@ from rich.markup import escape
 from rich.table import Table
 
 from settled.proofs.cli.ending import EXIT_INTERRUPTED
-from settled.proofs.hunting.campaign import Plan, Progress, Told, WorkloadFailedError
-from settled.proofs.hunting.corpus import HuntCorpus, reproducing_commands
-from settled.proofs.hunting.engines import VLLM, parse_engine
+from settled.proofs.hunting.campaign import Plan, Progress, WorkloadFailedError
+from settled.proofs.hunting.corpus import HuntCorpus, kept_failure
 from settled.proofs.hunting.faults import HarnessError
-from settled.proofs.hunting.finding import Finding, contract_name, finding_as_dict
+from settled.proofs.hunting.finding import Finding, contract_name, finding_as_dict, rank
 from settled.proofs.hunting.launching import hunt_of
 from settled.proofs.hunting.messages import progress_as_dict
-from settled.proofs.hunting.script import standalone_script
 from settled.proofs.report.console import make_console
-from settled.proofs.report.found_picture import picture_of, picture_text
+from settled.proofs.report.found_text import Teller
 from settled.proofs.report.progress_line import progress_line
 from settled.proofs.report.reached import print_coverage
-from settled.proofs.report.signs import signs_for
 from settled.proofs.runner import Exit
-from settled.reference.engines.operations import Workload
 
 _REFUSALS_SHOWN = 5
 _REFUSAL_LENGTH = 100
@@ -42,38 +37,14 @@ class _Session:
 
     console: Console
     plan: Plan
-    corpus: HuntCorpus | None
-    is_quiet: bool  # JSON at the end, nothing before
+    teller: Teller
     progress: Progress | None = None
-    kept: dict[str, Path] = field(default_factory=dict)  # by the finding's name
 
-    def say(self, text: str) -> None:
-        if not self.is_quiet:
-            self.console.print(text)
-
-    def tell(self, told: Told) -> None:
-        """Prints a finding before it is written: a disk may be full."""
-        finding = told.finding
-        if told.is_shrunk:
-            self._tell_shrunk(finding)
-        else:
-            of_kind = f", {finding.key.kind}" if finding.key.kind else ""
-            words = f"[bold red]{escape(finding.engine)}[/] violates [bold]{finding.key.property}[/]"
-            self.say(f"{words} ({escape(finding.key.cause)}{of_kind}) in workload {finding.number}")
-            self.say(f"  {escape(finding.command)}")
-        if self.corpus is not None:
-            path = self.corpus.write(finding, picture=picture_text(finding), script=_script(finding), is_shrunk=told.is_shrunk)
-            if path is not None:
-                self.kept[finding.name] = path
-            if path is not None and told.is_shrunk:
-                self.say("".join(f"  {escape(command)}\n" for command in reproducing_commands(finding, path)).rstrip())
-
-    def _tell_shrunk(self, finding: Finding) -> None:
-        operations = ", ".join(type(each).__name__.lower() for each in finding.done)
-        self.say(f"  shrunk to {finding.steps} scheduled steps: {operations}")
-        if not self.is_quiet:
-            self.console.print(picture_of(finding, width=self.console.width, signs=signs_for(self.console.encoding)))
-        self.say(f"  {escape(finding.sentence)}")
+    @property
+    def found(self) -> list[Finding]:
+        """What matters most comes first."""
+        findings = [] if self.progress is None else self.progress.findings.values()
+        return sorted(findings, key=lambda finding: rank(finding.key))
 
     @property
     def exit(self) -> Exit:
@@ -88,41 +59,28 @@ def run(plan: Plan, *, folder: Path | None, as_json: bool) -> Exit:
 
     An interrupt passes through; as JSON, what has been found until then is printed first.
     """
-    session = _Session(make_console(), plan, HuntCorpus(folder) if folder is not None else None, as_json)
+    console, corpus = make_console(), HuntCorpus(folder) if folder is not None else None
+    session = _Session(console, plan, Teller(console, corpus, is_quiet=as_json))
     try:
         with (
-            progress_line(session.console, plan.engine, is_quiet=as_json) as say,
-            hunt_of(plan, session.tell, partial(_say_how_far, say)) as hunt,
+            progress_line(console, plan.engine, is_quiet=as_json) as say,
+            hunt_of(plan, session.teller.tell, partial(_say_how_far, say)) as hunt,
         ):
             session.progress = hunt.progress
             hunt.run()
     except KeyboardInterrupt:
+        session.teller.tell_rest(session.found)
         if as_json:
             click.echo(json.dumps(_report(session, EXIT_INTERRUPTED), indent=2))
         raise
     except WorkloadFailedError as error:
-        raise HarnessError(f"{error}\n{_kept_failure(session, error.workload, error.number)}") from error
+        raise HarnessError(f"{error}\n{kept_failure(corpus, plan, error)}") from error
+    session.teller.tell_rest(session.found)
     if as_json:
         click.echo(json.dumps(_report(session, session.exit), indent=2))
     else:
         _print_summary(session, session.progress)
     return session.exit
-
-
-def _script(finding: Finding) -> str | None:
-    """What shows the finding without this project, for an engine that has such scripts."""
-    engine = parse_engine(finding.engine)
-    if engine.name != VLLM or not engine.release:
-        return None
-    return standalone_script(replace(finding.workload, operations=finding.done), engine.release, finding)
-
-
-def _kept_failure(session: _Session, workload: Workload, number: int) -> str:
-    """Writes a workload with which the harness failed; how it is run again."""
-    corpus = session.corpus or HuntCorpus(Path(tempfile.mkdtemp(prefix="settled-hunt-")))
-    path = corpus.write_failed(session.plan.engine, workload, number)
-    contract = contract_name(session.plan.contract)
-    return f"workload {number} is kept: settled hunt {session.plan.engine} --workload {path} --contract {contract}"
 
 
 def _say_how_far(say: Callable[[str], None], progress: Progress) -> None:
@@ -156,17 +114,16 @@ def _print_summary(session: _Session, progress: Progress) -> None:
 
 def _print_showing(console: Console, progress: Progress) -> None:
     table = Table("property", "cause", "kind", "workloads")
-    for key, times in sorted(progress.showing.items()):
+    for key, times in sorted(progress.showing.items(), key=lambda each: (rank(each[0]), each[0])):
         table.add_row(key.property, escape(key.cause), key.kind, str(times))
     console.print(table)
 
 
 def _report(session: _Session, code: int) -> dict[str, Any]:
-    plan, progress = session.plan, session.progress
+    plan, progress, kept = session.plan, session.progress, session.teller.kept
     assert progress is not None
     findings = [
-        {**finding_as_dict(finding), "kept": str(session.kept[finding.name]) if finding.name in session.kept else None}
-        for finding in progress.findings.values()
+        {**finding_as_dict(finding), "kept": str(kept[finding.name]) if finding.name in kept else None} for finding in session.found
     ]
     asked = {"mix": plan.mix, "seed": plan.seed, "contract": contract_name(plan.contract)}
     return {**asked, **progress_as_dict(progress), "findings": findings, "exit_code": int(code)}

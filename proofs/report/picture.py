@@ -11,17 +11,16 @@ from rich.text import Text
 
 from settled.model.events import Event
 from settled.model.kinds import Kind, kind_of
-from settled.model.monitor import Violation
 from settled.model.specs import RSWASpec
 from settled.proofs.report.signs import UNICODE, Signs
-from settled.proofs.report.story import Row, Story
+from settled.proofs.report.story import Row, Story, Subject
 
 COUNTERS = ("C", "F", "stale")
 LABEL_WIDTH_MIN = 20  # where the label is folded to make room
 
 
 def draw(
-    events: Iterable[tuple[int, Event]], violation: Violation, *, width: int, signs: Signs = UNICODE, rows_max: int | None = None
+    events: Iterable[tuple[int, Event]], violation: Subject, *, width: int, signs: Signs = UNICODE, rows_max: int | None = None
 ) -> RenderableType:
     """The events (numbered by line) of the violation's request, of those up to it the last `rows_max`, at most `width` columns wide.
 
@@ -61,7 +60,7 @@ class Layout:
     indices: range
 
     @staticmethod
-    def of(rows: Sequence[Row], violation: Violation, block_size: int, width: int) -> Layout | None:
+    def of(rows: Sequence[Row], violation: Subject, block_size: int, width: int) -> Layout | None:
         """Labels are folded only if no column would fit otherwise; None if one does not fit even so."""
         top = max([row.cells.top for row in rows] + [(violation.index or 0) + 1]) if block_size else 0
         column = max(_heads_width(top, block_size), len(UNICODE.squeezed(" " * block_size))) + 1 if block_size else 0
@@ -97,7 +96,7 @@ def _width(title: str, texts: Iterable[str]) -> int:
     return max([len(title), *map(len, texts)]) + 1
 
 
-def _table(rows: Sequence[Row], layout: Layout, violation: Violation, kind: Kind | None, signs: Signs) -> Table:
+def _table(rows: Sequence[Row], layout: Layout, violation: Subject, kind: Kind | None, signs: Signs) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("line", justify="right", no_wrap=True)
     table.add_column("event", width=layout.label_width)

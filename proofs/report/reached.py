@@ -10,10 +10,12 @@ from rich.table import Table
 
 from settled.proofs.fuzzing.coverage import PAIR, Feature
 
+_PIPE_WIDTH = 98  # columns
+
 
 def print_coverage(console: Console, total: Counter[Feature]) -> None:
-    """A row a section; what is frequent comes first."""
-    table = Table("reached", "how often")
+    """A row a section; what is frequent comes first. In a pipe it is narrower than lines are elsewhere."""
+    table = Table("reached", "how often", width=None if console.is_terminal else _PIPE_WIDTH)
     sections: dict[str, list[str]] = {}
     for feature, times in total.most_common():
         if feature.section != PAIR:

@@ -15,49 +15,43 @@ from rich.table import Table
 from settled.model.monitor import Verdict
 from settled.model.properties import Property
 from settled.proofs.cli.ending import EXIT_BAD_INPUT, EXIT_INTERRUPTED
-from settled.proofs.hunting.campaign import Judged, Plan, Progress, Told
-from settled.proofs.hunting.corpus import HuntCorpus
+from settled.proofs.hunting.campaign import INSPECTED_EVERY, Judged, Plan, Progress
+from settled.proofs.hunting.corpus import HuntCorpus, kept_failure
 from settled.proofs.hunting.finding import contract_name, finding_as_dict
 from settled.proofs.hunting.messages import progress_as_dict
 from settled.proofs.hunting.releases import ReleaseHunt, ReleasesHunt
 from settled.proofs.hunting.running import ADMISSION_PROGRESS
 from settled.proofs.report.console import make_console
-from settled.proofs.report.found_picture import picture_text
+from settled.proofs.report.found_text import Teller
 from settled.proofs.report.progress_line import progress_line
 from settled.proofs.runner import Exit
 from settled.proofs.watching import ENGINE_FAULT
 
-_COLUMNS = (*(each.value for each in Property), ADMISSION_PROGRESS, ENGINE_FAULT)
-_BY_MONITOR = frozenset(each.value for each in Property)
+_OF_EVERY_RUN = (ADMISSION_PROGRESS, ENGINE_FAULT)  # seen in whatever a workload comes to
+_COLUMNS = (*(each.value for each in Property), *_OF_EVERY_RUN)
 
 
 def run(plans: Sequence[Plan], *, folder: Path | None, as_json: bool) -> int:
     """One hunt for each plan. Raises OSError. Exit code 2 if a process failed, else 1 if anything is violated."""
     console, corpus = make_console(), HuntCorpus(folder) if folder is not None else None
-    counts: dict[str, int] = {}
-
-    def tell(told: Told) -> None:
-        finding = told.finding
-        if not as_json and told.is_shrunk:
-            of_kind = f", {finding.key.kind}" if finding.key.kind else ""
-            words = f"[bold red]{escape(finding.engine)}[/] violates [bold]{finding.key.property}[/] ({escape(finding.key.cause)}{of_kind})"
-            console.print(f"{words} in workload {finding.number}; shrunk to {finding.steps} scheduled steps")
-            console.print(f"  {escape(finding.command)}")
-        if corpus is not None:
-            corpus.write(finding, picture=picture_text(finding), script=None, is_shrunk=told.is_shrunk)
-
+    teller, counts = Teller(console, corpus, is_quiet=as_json, has_pictures=False), dict[str, int]()
     with progress_line(console, f"{len(plans)} releases", is_quiet=as_json) as say:
 
         def tick(progress: Progress) -> None:
             counts[progress.engine] = progress.workloads
             say(", ".join(f"{engine}: {workloads}" for engine, workloads in sorted(counts.items())))
 
-        hunt = ReleasesHunt(plans, tell, tick)
+        hunt = ReleasesHunt(plans, teller.tell, tick)
         try:
             hunt.run()
         except KeyboardInterrupt:
+            teller.tell_rest(finding for result in hunt.results for finding in result.progress.findings.values())
             _print(console, plans[0], hunt.results, EXIT_INTERRUPTED, as_json=as_json)
             raise
+    teller.tell_rest(finding for result in hunt.results for finding in result.progress.findings.values())
+    for result in hunt.results:
+        if result.failed is not None:
+            result.error += f"\n{kept_failure(corpus, result.plan, result.failed)}"
     code = exit_code(hunt.results)
     _print(console, plans[0], hunt.results, code, as_json=as_json)
     return code
@@ -77,24 +71,33 @@ def _print(console: Console, plan: Plan, results: Sequence[ReleaseHunt], code: i
     if as_json:
         click.echo(json.dumps(_report(plan, results, code), indent=2))
         return
-    table = Table("release", "contract", "workloads", *[name.replace("_", " ") for name in _COLUMNS])
+    columns = _columns(results)
+    table = Table("release", "contract", "workloads", *[name.replace("_", " ") for name in columns])
     for result in results:
-        for contract in sorted({judged.contract for judged in result.progress.verdicts} - {""}):
-            table.add_row(*_row(result, contract))
+        for contract in sorted({judged.contract for judged in result.progress.verdicts}):
+            table.add_row(*_row(result, contract, columns))
     console.print(table)
     console.print("a number: workloads that violate it; holds: none of those in which it was checked; ·: checked in none")
+    console.print(f"live objects are inspected in one workload of {INSPECTED_EVERY}: what only they show is counted in those alone")
     for result in results:
         if result.error:
-            console.print(f"[bold red]{result.engine} failed[/] after {result.progress.workloads} workloads: {escape(result.error)}")
+            console.print(f"[bold red]{result.plan.engine} failed[/] after {result.progress.workloads} workloads: {escape(result.error)}")
     told = "by the configuration" if plan.contract is None else plan.contract.value
     console.print(f"mix {plan.mix}, seed {plan.seed}, contract {told}; exit code {code}")
 
 
-def _row(result: ReleaseHunt, contract: str) -> list[str]:
+def _columns(results: Sequence[ReleaseHunt]) -> tuple[str, ...]:
+    """What every release is judged by, and what inspections of live objects found besides."""
+    found = {judged.property for result in results for judged in result.progress.verdicts}
+    return (*_COLUMNS, *sorted(found - {*_COLUMNS}))
+
+
+def _row(result: ReleaseHunt, contract: str, columns: Sequence[str]) -> list[str]:
+    """`contract` is "" for workloads in which the engine failed before its first event."""
     verdicts = result.progress.verdicts
-    workloads = max(_workloads(verdicts, contract, name) for name in _BY_MONITOR)
-    cells = [cell(verdicts, contract, name) for name in _COLUMNS]
-    return [result.progress.engine, contract, str(workloads), *cells]
+    workloads = max(_workloads(verdicts, contract, name) for name in columns)
+    cells = [cell(verdicts, contract, name) for name in columns]
+    return [result.progress.engine, contract or "none", str(workloads), *cells]
 
 
 def cell(verdicts: dict[Judged, int], contract: str, name: str) -> str:
@@ -102,9 +105,9 @@ def cell(verdicts: dict[Judged, int], contract: str, name: str) -> str:
     violated = verdicts.get(Judged(contract, name, Verdict.VIOLATED.value), 0)
     if violated:
         return f"[bold red]{violated}[/]"
-    if name in _BY_MONITOR and not verdicts.get(Judged(contract, name, Verdict.HOLDS.value), 0):
-        return "·"
-    return "holds"
+    if name in _OF_EVERY_RUN:
+        return "holds" if contract else "·"
+    return "holds" if verdicts.get(Judged(contract, name, Verdict.HOLDS.value), 0) else "·"
 
 
 def _workloads(verdicts: dict[Judged, int], contract: str, name: str) -> int:

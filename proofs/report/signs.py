@@ -8,12 +8,13 @@ SIGNS_MAX = 16  # a larger block shows one sign for several tokens: the most tel
 
 
 class Signs(NamedTuple):
-    """What has no letter: a block that is held, one that is being released, a null entry, and an arrow for labels."""
+    """What has no letter: a block that is held, one that is being released, a null entry; an arrow, and what stands before how often."""
 
     held: str
     released: str
     null: str
     arrow: str
+    times: str
 
     @property
     def legend(self) -> str:
@@ -27,8 +28,8 @@ class Signs(NamedTuple):
         return "".join(min(chunk, key=telling.index) for chunk in chunks)
 
 
-UNICODE = Signs("·", "×", "∅", "→")
-ASCII = Signs(".", "x", "0", "->")
+UNICODE = Signs("·", "×", "∅", "→", "×")
+ASCII = Signs(".", "x", "0", "->", "x")
 
 
 def signs_for(encoding: str) -> Signs:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from settled.model.events import (
     Add,
@@ -26,7 +26,6 @@ from settled.model.events import (
     State,
     Touch,
 )
-from settled.model.monitor import Violation
 from settled.proofs.report.board import Board, Cells, StepTokens
 
 BLOCKS_NAMED_MAX = 4
@@ -43,11 +42,30 @@ class Row:
     touches: Collection[int] | None = None
 
 
+class Subject(Protocol):
+    """What is drawn: a violation, or whatever else happened to a request until `line`."""
+
+    @property
+    def line(self) -> int: ...
+    @property
+    def request(self) -> str | None: ...
+    @property
+    def group(self) -> int | None: ...
+    @property
+    def step(self) -> int | None: ...
+    @property
+    def index(self) -> int | None: ...
+    @property
+    def block(self) -> int | None: ...
+    @property
+    def needed(self) -> tuple[int, int] | None: ...
+
+
 class Story:
     """The rows of the violation's request, up to the violation the last `rows_max`. A config or a gap starts afresh: nothing that
     stands before it is known any more."""
 
-    def __init__(self, violation: Violation, *, arrow: str, rows_max: int | None = None) -> None:
+    def __init__(self, violation: Subject, *, arrow: str, rows_max: int | None = None) -> None:
         assert violation.request is not None
         self.violation, self.request, self.arrow = violation, violation.request, arrow
         self.config: Config | None = None
@@ -78,8 +96,11 @@ class Story:
         return self
 
     def rows(self) -> list[Row]:
-        """All of them, with what the violation needs in its place."""
-        return [*self.before, *self._needs(), *self.after]
+        """All of them, with what the violation needs in its place; the table, where nothing else has been told of the request."""
+        before = list(self.before)
+        if not before and self.board.shown:
+            before.append(Row(self.violation.line, "allocate", self._cells()))
+        return [*before, *self._needs(), *self.after]
 
     def _needs(self) -> Iterator[Row]:
         found = self.violation

@@ -23,7 +23,7 @@ from settled.reference.engines.setup import SetupError
 
 START = "from settled.proofs.cli.main import main; main()"
 BROKEN = "reference==optimistic"
-FEW = (BROKEN, "--mix", "windows", "--workloads", "30")
+FEW = (BROKEN, "--mix", "windows", "--workloads", "30", "--contract", "stream_order")
 
 
 def run(*arguments: str | Path) -> Result:
@@ -46,8 +46,10 @@ def test_a_right_engine_holds_and_says_what_was_reached() -> None:
 def test_every_finding_is_printed_with_its_picture_and_the_command_that_shows_it_again() -> None:
     result = run(*FEW)
     assert result.exit_code == 1
-    assert f"{BROKEN} violates rollback_resident" in result.output
-    assert "shrunk to 3 scheduled steps: add," in result.output
+    told = f"{BROKEN} violates rollback_resident (released_before_schedule[window], sliding_window) in workload"
+    assert result.output.count(told) == 1
+    assert ": 3 scheduled steps\n" in result.output.partition(told)[2]
+    assert re.search(r"^  add, .*schedule.* ×\d", result.output, re.MULTILINE)
     assert "needs" in result.output  # of the picture
     (command, *_) = commands_in(result.output)
     again = CliRunner().invoke(cli, command)
@@ -55,10 +57,21 @@ def test_every_finding_is_printed_with_its_picture_and_the_command_that_shows_it
     assert "violates rollback_resident" in again.output
 
 
+def test_a_number_shows_exactly_the_same_finding_here_and_with_releases() -> None:
+    told = json.loads(run(*FEW, "--json").output)["findings"]
+    number = str(told[0]["number"])
+    first = [finding for finding in told if finding["number"] == int(number)]
+    one = ("--mix", "windows", "--number", number, "--contract", "stream_order", "--json")
+    again = json.loads(run(BROKEN, *one).output)
+    assert again["findings"][: len(first)] == first
+    (release,) = json.loads(run("reference", "--releases", "optimistic", *one).output)["releases"]
+    assert release["findings"] == [{name: value for name, value in each.items() if name != "kept"} for each in again["findings"]]
+
+
 def test_the_corpus_keeps_a_trace_a_picture_and_a_workload_that_runs_again(tmp_path: Path) -> None:
     result = run(*FEW, "--corpus", tmp_path)
     (path, *_) = sorted(tmp_path.glob("*.json"))
-    assert path.name.startswith("reference.optimistic-auto-rollback_resident")
+    assert path.name.startswith("reference.optimistic-stream_order-rollback_resident")
     assert sorted(each.suffix for each in tmp_path.iterdir() if each.stem == path.stem) == [".json", ".ndjson", ".txt"]
     told = json.loads(path.read_text(encoding="utf-8"))
     assert finding_of({**told, "trace": []}).steps == 3
@@ -94,7 +107,7 @@ def test_json_is_one_object() -> None:
     result = run(*FEW, "--json")
     assert result.exit_code == 1
     told = json.loads(result.output)
-    assert (told["mix"], told["seed"], told["contract"], told["exit_code"], told["workloads"]) == ("windows", 0, "auto", 1, 30)
+    assert (told["mix"], told["seed"], told["contract"], told["exit_code"], told["workloads"]) == ("windows", 0, "stream_order", 1, 30)
     assert {finding["property"] for finding in told["findings"]} >= {"rollback_resident"}
     assert workload_of(told["findings"][0]["workload"]).operations
     assert told["coverage"]["kinds of groups"]
@@ -128,7 +141,7 @@ def test_a_fault_of_the_harness_is_loud_and_keeps_its_workload(tmp_path: Path, m
     assert "planted" in result.output
     (command,) = [shlex.split(line.partition("is kept: ")[2])[1:] for line in result.output.splitlines() if "is kept" in line]
     assert CliRunner().invoke(cli, command).exit_code == 2
-    (kept,) = tmp_path.glob("harness-failed-0.json")
+    (kept,) = tmp_path.glob("harness-failed-reference-0.json")
     workload = workload_of(json.loads(kept.read_text(encoding="utf-8"))["workload"])
     assert isinstance(workload, Workload)
     assert workload_as_dict(workload)["operations"]

@@ -1,7 +1,7 @@
-"""Runs `tests/engines/vllm` in every installed release of vLLM, with the interpreter and the packages of its own environment.
+"""Runs `tests/engines/ENGINE` in every installed release of that engine, with the interpreter and the packages of its own environment.
 
-They are no part of what `pytest` selects by itself: `settled engines install vllm==X ...`, then `pytest -m engines`. Where no release is
-installed this fails: a test that did not run has not passed.
+They are no part of what `pytest` selects by itself: `settled engines install vllm==X ...`, then `pytest -m engines`; with `-rP` it shows
+what each release ran and skipped. Where no release of an engine is installed this fails: a test that did not run has not passed.
 """
 
 from __future__ import annotations
@@ -14,21 +14,24 @@ import pytest
 
 from settled.reference.engines.environments.installed import Installed, installed_releases
 from settled.reference.engines.environments.launching import launching
+from settled.reference.engines.environments.recipes import RECIPES
 
-ROOT = Path(__file__).parents[2]
-ARGUMENTS = ["-m", "pytest", "-q", "-rfE", "-o", "addopts=", "--import-mode=importlib", "-p", "no:cacheprovider", "tests/engines/vllm"]
+HERE = Path(__file__).parent
+OPTIONS = ["-q", "-rfEs", "-o", "addopts=", "--import-mode=importlib", "-p", "no:cacheprovider"]
+QUIET = ["-o", "filterwarnings=default", "--disable-warnings"]  # what an engine warns of is its own
 SECONDS_MAX = 1200
+ENGINES = [recipe.engine for recipe in RECIPES]
 
 
 @pytest.mark.engines
-@pytest.mark.parametrize("release", installed_releases("vllm") or [None], ids=str)
-def test_vllm(release: Installed | None) -> None:
-    if release is None:
-        pytest.fail("no release of vLLM is installed: settled engines install vllm==0.25.1 vllm")
+@pytest.mark.parametrize("release", [each for engine in ENGINES for each in installed_releases(engine) or [engine]], ids=str)
+def test_release(release: Installed | str) -> None:
+    if isinstance(release, str):
+        pytest.fail(f"no release of {release} is installed: settled engines install {release}")
     with launching(release) as launch:
         done = subprocess.run(
-            [*launch.python, *ARGUMENTS],
-            cwd=ROOT,
+            [*launch.python, "-m", "pytest", *OPTIONS, *QUIET, str(HERE / release.engine)],
+            cwd=HERE.parents[1],
             env=dict(launch.variables),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -39,4 +42,5 @@ def test_vllm(release: Installed | None) -> None:
             check=False,
         )
     assert done.returncode == 0, f"{release}, exit code {done.returncode}:\n{done.stdout[-6000:]}"
-    assert re.search(r"\b[1-9]\d* passed", done.stdout), done.stdout
+    (passed,) = re.findall(r"^[1-9]\d* passed.*$", done.stdout, re.MULTILINE)
+    print(f"{release}: {passed}", *re.findall(r"^SKIPPED .*$", done.stdout, re.MULTILINE), sep="\n")

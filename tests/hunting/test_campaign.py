@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from dataclasses import replace
 
 import pytest
@@ -14,9 +15,9 @@ from settled.model.properties import Contract
 from settled.proofs.hunting.campaign import Hunt, Plan, Progress, Told, WorkloadFailedError
 from settled.proofs.hunting.client import RemoteHunt
 from settled.proofs.hunting.faults import HarnessError
-from settled.proofs.hunting.finding import finding_as_dict, finding_of
+from settled.proofs.hunting.finding import finding_as_dict, finding_of, rank, told_once
 from settled.proofs.hunting.messages import plan_as_dict, plan_of, progress_as_dict, take_progress
-from settled.proofs.watching import Key
+from settled.proofs.watching import Found, Key
 from settled.reference.engines.protocol import EngineFactory
 from settled.reference.engines.reference_engine import ReferenceFactory
 from settled.reference.engines.setup import SetupError
@@ -48,13 +49,14 @@ def test_every_finding_is_told_at_once_and_again_when_it_is_small() -> None:
         assert progress.showing[key] >= 1
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_both_faults_become_three_steps(seed: int) -> None:
     """Fault 1 under `settled`, fault 2 under either contract."""
     with_consumer, _ = hunted("optimistic", contract=Contract.SETTLED, seed=seed, workloads=100)
     assert with_consumer.findings[READ].steps <= 3
-    without, _ = hunted("optimistic", seed=seed, workloads=250)
-    assert {key.property for key in without.findings} <= {"rollback_resident", "write_owned"}
+    without, _ = hunted("optimistic", contract=Contract.STREAM_ORDER, seed=seed, workloads=250)
+    for key in without.findings:  # a load is written without regard to steps
+        assert key.property in ("rollback_resident", "write_owned") or key.cause.startswith("loaded_over[")
     assert without.findings[ROLLBACK].steps <= 3
 
 
@@ -101,10 +103,31 @@ def test_a_given_workload_is_run_whatever_the_mix() -> None:
 
 
 def test_seconds_end_a_hunt_and_nothing_is_shrunk_after_them() -> None:
-    progress, told = hunted("optimistic", contract=Contract.SETTLED, workloads=None, seconds=0.0)
+    number = hunted("optimistic")[1][0].finding.number
+    progress, told = hunted("optimistic", workloads=None, seconds=0.0, first=number)
     assert progress.workloads == 1
     assert told
     assert not any(each.is_shrunk for each in told)
+
+
+def test_seconds_are_spent_on_workloads_first() -> None:
+    """A third of them at most on shrinking, but for what the last one that began may take."""
+    plan = {"contract": Contract.SETTLED, "workloads": None, "seconds": 3.0}
+    began = time.monotonic()
+    progress, told = hunted("optimistic", **plan)
+    took = time.monotonic() - began
+    assert progress.seconds >= took / 2
+    assert any(each.is_shrunk for each in told)
+    assert {each.finding.key for each in told} == set(progress.findings)
+
+
+def test_what_trace_and_live_objects_both_show_is_one_finding() -> None:
+    trace, objects = Key("held_bounded", "above_cap", "sliding_window"), Key("held_bounded", "inspected: above_cap[sliding_window]", "")
+    other = Key("held_bounded", "inspected: below_need[full]", "")
+    found = {key: Found(key, 0, 1, "") for key in (trace, objects, other)}
+    assert set(told_once(found)) == {trace, other}
+    assert set(told_once({objects: found[objects]})) == {objects}
+    assert [rank(key) for key in (trace, objects)] == [0, 3]
 
 
 def test_a_finding_reads_back() -> None:
@@ -146,12 +169,12 @@ def test_an_interrupt_in_the_midst_of_shrinking_tells_the_smallest_so_far(monkey
     hunt = Hunt(ReferenceFactory(DISCIPLINES["optimistic"]), plan_for("optimistic"), told.append, lambda progress: None)
     shown_by, asked = hunt._shown_by, 0
 
-    def interrupted(*arguments: object) -> object:
+    def interrupted(*arguments: object, **limits: object) -> object:
         nonlocal asked
         asked += 1
         if asked == 40:
             raise KeyboardInterrupt
-        return shown_by(*arguments)  # type: ignore[arg-type]
+        return shown_by(*arguments, **limits)  # type: ignore[arg-type]
 
     monkeypatch.setattr(hunt, "_shown_by", interrupted)
     with pytest.raises(KeyboardInterrupt):

@@ -8,6 +8,7 @@ import pytest
 
 from settled.model.disciplines import OPTIMISTIC
 from settled.model.properties import Contract
+from settled.proofs.hunting.budget import Budget
 from settled.proofs.hunting.faults import HarnessError
 from settled.proofs.hunting.finding import Finding, shown_by
 from settled.proofs.hunting.running import run_workload
@@ -22,10 +23,10 @@ FACTORY = ReferenceFactory(OPTIMISTIC)
 READ = Key("read_resident", "freed[window]", "sliding_window")
 
 
-def show_like(finding: Finding, workload: Workload) -> Finding | None:
+def show_like(finding: Finding, workload: Workload, steps_max: int | None = None) -> Finding | None:
     """None for what no user of the engine could bring about as well."""
     try:
-        return shown_by(FACTORY, finding, workload)
+        return shown_by(FACTORY, finding, workload, steps_max=steps_max)
     except (HarnessError, SetupError):
         return None
 
@@ -44,7 +45,9 @@ def found() -> Finding:
 
 
 def shrinker(found: Finding, **settings: int) -> Shrinker:
-    return Shrinker(found.workload, found, lambda workload: show_like(found, workload), FACTORY.min_num_blocks, **settings)
+    return Shrinker(
+        found.workload, found, lambda workload, steps_max: show_like(found, workload, steps_max), FACTORY.min_num_blocks, **settings
+    )
 
 
 def test_a_hybrid_workload_becomes_two_steps_of_one_window(found: Finding) -> None:
@@ -72,13 +75,33 @@ def test_runs_are_bounded(found: Finding, runs_max: int) -> None:
     assert bounded.runs == runs_max
 
 
+def test_a_budget_ends_it_with_the_smallest_so_far(found: Finding) -> None:
+    budget = Budget(operations=300)
+
+    def show(workload: Workload, steps_max: int) -> Finding | None:
+        return shown_by(FACTORY, found, workload, budget=budget, steps_max=steps_max)
+
+    bounded = Shrinker(found.workload, found, show, FACTORY.min_num_blocks, is_spent=budget.is_spent)
+    small = bounded.run()
+    assert 0 < bounded.runs < shrinker(found).runs_max
+    assert -300 < budget.operations <= 0
+    assert size_of(small) < size_of(found.workload)
+    assert show_like(found, small) is not None
+
+
+@pytest.mark.parametrize("settings", [{"operations": 0}, {"cpu_seconds": 0.0}, {"ends": 0.0}])
+def test_each_bound_of_a_budget_is_one(settings: dict[str, float]) -> None:
+    assert not Budget().is_spent()
+    assert Budget(**settings).is_spent()  # type: ignore[arg-type]
+
+
 class Some(NamedTuple):
     steps: int
     done: tuple[Operation, ...]
 
 
 def test_a_property_of_the_operations_alone_shrinks_to_its_least(found: Finding) -> None:
-    def show(workload: Workload) -> Some | None:
+    def show(workload: Workload, steps_max: int = 0) -> Some | None:
         aborts = sum(isinstance(each, Abort) for each in workload.operations)
         return Some(1, workload.operations) if aborts >= 2 else None
 
@@ -92,7 +115,7 @@ def test_a_property_of_the_operations_alone_shrinks_to_its_least(found: Finding)
 def test_fewer_steps_count_more_than_fewer_operations(found: Finding) -> None:
     """A change that saves operations at the cost of a step is not taken."""
 
-    def show(workload: Workload) -> Some | None:
+    def show(workload: Workload, steps_max: int = 0) -> Some | None:
         return Some(1 if len(workload.operations) >= 5 else 2, workload.operations)
 
     first = found.workload

@@ -43,6 +43,16 @@ def test_the_default_contract_follows_the_consumer() -> None:
     assert json.loads(_run(AFFECTED, "--json", "--contract", "settled").output)["contract"] == "settled"
 
 
+def test_with_one_step_in_flight_the_order_of_the_stream_is_enough(tmp_path: Path) -> None:
+    """A host that waits for each step may take in an abort before its output: the device is through with what that frees."""
+    lines = (TRACES / "v0.24.0-connector-overwrite.ndjson").read_text().splitlines(keepends=True)
+    config = {**json.loads(lines[0]), "max_in_flight_steps": 1}
+    path = tmp_path / "trace.ndjson"
+    path.write_text(json.dumps(config) + "\n" + lines[1])
+    result = _run(str(path))
+    assert "contract stream_order (the default with one step in flight)" in result.output
+
+
 def test_json_has_every_violation_field() -> None:
     result = _run(AFFECTED, "--json", "--contract", "settled")
     report = json.loads(result.output)

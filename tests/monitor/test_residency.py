@@ -242,7 +242,7 @@ def test_a_rollback_is_reported_once_no_finish_can_follow(kit: Any, told_by: str
 def test_a_failed_load_lowers_the_count_below_nulled_blocks(kit: Any) -> None:
     trace = kit.Builder().add(prompt_tokens=16).allocate(4, first=3).schedule(1, kit.entry(12, 2, [0, 0, 0, 4]))
     trace.put(ev.Computed(request="A", computed=8, cause="load_failed", stale=True)).schedule(2)
-    assert trace.found(STREAM_ORDER)["rollback_resident"] == {"released_before_rollback[never released]": 1}
+    assert trace.found(STREAM_ORDER)["rollback_resident"] == {"released_before_rollback[never released, load_failed]": 1}
 
 
 def test_a_count_lowered_below_what_the_last_step_was_cleared_for(kit: Any) -> None:
@@ -258,7 +258,7 @@ def test_a_count_lowered_before_the_first_step(kit: Any) -> None:
     trace = kit.Builder().add(prompt_tokens=16).touch(4, first=3)
     trace.put(ev.Computed(request="A", computed=15, cause="hit", stale=False))
     trace.put(ev.Computed(request="A", computed=14, cause="last_token", stale=False)).end()
-    assert trace.found(STREAM_ORDER)["rollback_resident"] == {"released_before_rollback[never released]": 1}
+    assert trace.found(STREAM_ORDER)["rollback_resident"] == {"released_before_rollback[never released, last_token]": 1}
 
 
 def test_a_rollback_is_told_at_the_next_output(kit: Any) -> None:

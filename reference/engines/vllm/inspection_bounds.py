@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 from settled.reference.engines.protocol import Anomaly
 from settled.reference.engines.vllm.inspection_view import View, held
 
-HELD_BOUNDED, ADMISSION_PROGRESS = "held_bounded", "admission_progress"
+HELD_BOUNDED = "held_bounded"
+ADMISSION_GATE = "admission_gate"  # what the gate counts is enough; where it is not, a request may have to be preempted for what it misses
 
 
 def caps(view: View) -> Iterator[Anomaly]:
@@ -17,7 +18,7 @@ def caps(view: View) -> Iterator[Anomaly]:
         kind, cap, gate_cap = view.kinds[group], view.sizing_cap(group), view.gate_cap(group)
         if gate_cap is not None and gate_cap > cap:
             what = f"the gate counts up to {gate_cap} blocks of group {group} for a request, and start-up sizing {cap}"
-            yield Anomaly(ADMISSION_PROGRESS, f"gate_above_sizing[{kind}]", what)
+            yield Anomaly(ADMISSION_GATE, f"gate_above_sizing[{kind}]", what)
         for request_id, table in manager.req_to_blocks.items():
             count = held(table)
             if count > cap:
@@ -101,7 +102,7 @@ class Gate:
                 if count > admission.blocks[group]:
                     cause = f"gate_undercounts[{view.kinds[group]}{self._why(admission, group, count)}]"
                     what = f"request {request_id} was admitted with {admission.blocks[group]} blocks of group {group} ({view.kinds[group]})"
-                    yield Anomaly(ADMISSION_PROGRESS, cause, f"{what} for its {admission.tokens} tokens, and holds {count}")
+                    yield Anomaly(ADMISSION_GATE, cause, f"{what} for its {admission.tokens} tokens, and holds {count}")
 
     def _why(self, admission: Admission, group: int, count: int) -> str:
         """What the gate leaves out, if it is plain: the slots past a step's tokens, or a cap from which what a hit skips is subtracted."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from settled.model.events import Computed, Copy, Event, PerGroup, Process, ProcessedRequest, Schedule, ScheduledRequest, Zero
+from settled.model.events import Computed, Copy, Event, Finish, PerGroup, Process, ProcessedRequest, Schedule, ScheduledRequest, Zero
 from settled.reference.engines.vllm.recording_blocks import BlockRecorder
 from settled.reference.engines.vllm.recording_live import KnownRequest, Recording
 from settled.reference.engines.vllm.recording_requests import RequestRecorder
@@ -165,6 +165,9 @@ class StepRecorder:
     def _processed(self, step: OpenStep, outcomes: list[_Outcome], later: list[Event]) -> None:
         del self.unprocessed[id(step.output)]
         affected, counters_before = self._requests.affected, self._requests.counters
+        # What a failed load takes back counts for nothing where it ends the request.
+        failed = [event for event in later if isinstance(event, Computed) and event.cause == "load_failed"]
+        ended = {event.request for event in later if isinstance(event, Finish)} if failed else frozenset()
         emit, forget_if_gone, counts_stale = self._recording.emit, self._recording.requests.forget_if_gone, self._counts_stale
         processed = []
         for (known, scheduled, _, _), outcome in zip(step.entries, outcomes, strict=True):
@@ -174,7 +177,7 @@ class StepRecorder:
             if scheduled.drafts and request.request_id not in affected:
                 rejected = _rejected(request, scheduled.drafts, outcome)
             counters = None
-            if counts_stale and outcome[3]:
+            if counts_stale and outcome[3] and known.name not in ended:
                 counters = (request.num_computed_tokens, request.num_in_flight_tokens, request.num_stale_output_tokens)
                 if counters_before:
                     counters = counters_before.get(request.request_id, counters)
@@ -182,9 +185,9 @@ class StepRecorder:
             if known.is_finished:
                 forget_if_gone(known)
         # A count that a failed load takes back is taken back before the output is read.
-        failed = [event for event in later if isinstance(event, Computed) and event.cause == "load_failed"]
         for taken_back in failed:
-            emit(taken_back)
+            if taken_back.request not in ended:
+                emit(taken_back)
         emit(Process(step=step.step, requests=tuple(processed)))
         for event in later:
             if not (failed and isinstance(event, Computed) and event.cause == "load_failed"):

@@ -36,7 +36,7 @@ DIFFERENCES: dict[str, Difference] = {
     "resolves_block_sizes": Difference(
         "0.20.2", None, "resolve_kv_cache_block_sizes; the scheduler takes hash_block_size", "one size, that of the cache config"
     ),
-    "named_layouts": Difference("0.29.0", None, "workers name the KV cache layouts that they support", "never asked"),
+    "retention_interval": Difference("0.29.0", None, "KVCacheConfig.prefix_cache_retention_interval", "scripts do not pass it"),
     "swap_space": Difference(None, "0.18.1", "CacheConfig.swap_space, 4 GiB of host memory unless told", "no such setting"),
     "watermark": Difference("0.24.0", None, "SchedulerConfig.watermark", "refused when set"),
     # ---- kinds of groups ----
@@ -50,7 +50,7 @@ DIFFERENCES: dict[str, Difference] = {
     "draft_models": Difference("0.16.0", None, "speculative method draft_model, also when asynchronous", "eagle"),
     # ---- requests and steps ----
     "eos_on_request": Difference(None, "0.18.1", "Request takes eos_token_id", "it is not passed"),
-    "resumed_ids": Difference("0.13.0", None, "CachedRequestData.resumed_req_ids", "resumed_from_preemption, a flag each"),
+    "resumed_ids": Difference("0.13.0", None, "CachedRequestData.resumed_req_ids", "resumed_from_preemption, a flag each, in scripts"),
     "hash_lookahead": Difference("0.33.0", None, "get_request_block_hasher takes num_hash_lookahead_tokens", "it is not passed"),
     # ---- connectors ----
     "failed_requests": Difference(

@@ -63,11 +63,15 @@ class MockWorkers(Workers):
         (transfer.repeated if part.is_reported else transfer.reported).append(part.worker)
 
     def _can_end(self, transfer: Transfer, ending: Ending) -> bool:
-        """Stores do not fail. With several groups, only requests can (from 0.33 on), whose load is not within a step: before there is no
-        way to tell of it, and a worker tries again until it has succeeded."""
+        """Stores do not fail, nor does what touches no block. With several groups, only requests can (from 0.33 on), whose load is not
+        within a step: before there is no way to tell of it, and a worker tries again until it has succeeded."""
         if ending is Ending.GOOD:
             return True
-        return transfer.is_load and (not self._fails_requests or (self._knows_failed_requests and not transfer.synchronous))
+        return (
+            transfer.is_load
+            and any(transfer.blocks)
+            and (not self._fails_requests or (self._knows_failed_requests and not transfer.synchronous))
+        )
 
     def attach(self, step: Step, output: Any) -> None:
         due = [report for report in self._pending if report.transfer.not_before <= step.number]

@@ -336,6 +336,9 @@ class TokenSpeedEngine:
         what = f"the scheduler counts {counted} blocks in use, and the tables of its plans name {held}"
         return (Anomaly("single_owner", "blocks_in_use", what),)
 
+    def hindrance(self) -> str:
+        return ""
+
     @property
     def is_idle(self) -> bool:
         """No request, no unprocessed step, no block in use."""

@@ -13,6 +13,7 @@ from settled.reference.engines.operations import FIRST_TOKEN, STOP_TOKEN, VOCABU
 from settled.reference.engines.protocol import Anomaly, Chooser, Ending, NewRequest, Sink, StepRequest, TransferPart
 from settled.reference.engines.setup import EngineSetup, SetupError
 from settled.reference.engines.vllm.inspection import Inspector
+from settled.reference.engines.vllm.inspection_progress import hindrance
 from settled.reference.engines.vllm.recording import SchedulerRecorder
 from settled.reference.engines.vllm.releases import Release, installed_release
 from settled.reference.engines.vllm.startup import min_num_blocks, start
@@ -115,7 +116,7 @@ class VllmEngine:
     def schedule(self) -> bool:
         """Dispatches the next step; False if it has no tokens. Raises SetupError if the pipeline is full.
 
-        A step without tokens waits for its turn behind earlier ones, as in the loop's queue. With none before it, it is over at once.
+        A step without tokens waits for its turn behind earlier ones, as in the loop's queue. If only such are left, they are over at once.
         """
         if len(self._unprocessed) >= self.max_in_flight_steps:
             raise SetupError(f"{self.max_in_flight_steps} steps are unprocessed: the pipeline is full")
@@ -133,8 +134,9 @@ class VllmEngine:
             if self._handed_drafts:
                 self._hand_drafts(step)
             return True
-        if len(self._unprocessed) == 1:
-            self.process(_no_rows)
+        if not any(each.rows for each in self._unprocessed):
+            while self._unprocessed:
+                self.process(_no_rows)
         return False
 
     def process(self, choose: Chooser) -> None:
@@ -222,6 +224,10 @@ class VllmEngine:
         for block in self.scheduler.kv_cache_manager.block_pool.blocks:
             if block.ref_cnt != recorded[block.block_id] and not block.is_null:
                 raise RuntimeError(f"block {block.block_id} has {block.ref_cnt} references, {recorded[block.block_id]} by the events")
+
+    def hindrance(self) -> str:
+        """What becomes of the oldest request, and what is plain about it."""
+        return hindrance(self.scheduler)
 
     @property
     def is_idle(self) -> bool:

@@ -202,10 +202,26 @@ class VllmEngine:
     # ---- state -------------------------------------------------------------------------------------------------------
 
     def inspect(self) -> Sequence[Anomaly]:
-        """Compares the live objects with each other and with the unprocessed steps; at idle also looks for what requests left behind."""
+        """Compares the live objects with each other and with the unprocessed steps; at idle also looks for what requests left behind.
+
+        Raises RuntimeError, the harness's fault, where they agree, and what was recorded of them says something else.
+        """
         if self.is_idle and not self.scheduler.has_requests():
-            return self._inspector.at_idle()
-        return self._inspector.inspect([{row.request_id: row.tokens for row in step.rows} for step in self._unprocessed])
+            found = self._inspector.at_idle()
+        else:
+            found = self._inspector.inspect([{row.request_id: row.tokens for row in step.rows} for step in self._unprocessed])
+        if self.recorder is not None and not found:
+            self._compare_recorded(self.recorder)
+        return found
+
+    def _compare_recorded(self, recorder: SchedulerRecorder) -> None:
+        """A verdict on a trace that misses an event is worth nothing."""
+        if recorder.unattributed:
+            raise RuntimeError(f"the recorder cannot explain what the pool did: {recorder.unattributed[0]}")
+        recorded = recorder.references()
+        for block in self.scheduler.kv_cache_manager.block_pool.blocks:
+            if block.ref_cnt != recorded[block.block_id] and not block.is_null:
+                raise RuntimeError(f"block {block.block_id} has {block.ref_cnt} references, {recorded[block.block_id]} by the events")
 
     @property
     def is_idle(self) -> bool:

@@ -66,11 +66,11 @@ class Watched:
         return self.monitor is not None and bool(self.monitor.finish().unknown)
 
     def verdicts(self) -> tuple[str, dict[str, Verdict]]:
-        """The contract, and the verdict on each property so far; what was noted by other means counts as violated."""
-        if self.monitor is None:
-            return "", {}
-        report = self.monitor.finish()
+        """The contract ("" without an event), and the verdict on each property so far; what was noted by other means counts as violated."""
         found = {key.property: Verdict.VIOLATED for key in self.found}
+        if self.monitor is None:
+            return "", found
+        report = self.monitor.finish()
         return report.contract.value, {**{result.property.value: result.verdict for result in report.properties}, **found}
 
     def _note(self, violation: Violation) -> None:

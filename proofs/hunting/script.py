@@ -21,9 +21,12 @@ from settled.proofs.watching import ENGINE_FAULT, Key
 from settled.reference.engines.operations import STOP_TOKEN, Abort, Add, Operation, Process, Report, Schedule, Workload
 from settled.reference.engines.setup import EngineSetup
 from settled.reference.engines.vllm.releases import Release
+from settled.reference.engines.vllm.steps import DraftsWithoutTokenError
 
 _READS = ("read_resident", "rollback_resident", "write_owned")
 _JUDGED = {"reads", "progress", "caps", "references", "counters"}  # features that come with a condition
+# What the script's own comparison of references with holders sees; of another cause it says nothing.
+_OF_REFERENCES = ("inspected: references_", "inspected: held_block_free", "inspected: free_block_lost")
 _EXITS = "Exits 1 where the fault is there, 0 where it is not."
 _ENDS = "Ends in the scheduler's exception where the fault is there, exits 0 where it is not."
 _SHOWS = "Prints the scheduler's objects at the end; it does not judge them."
@@ -52,7 +55,7 @@ def standalone_script(workload: Workload, release: str, finding: Finding) -> str
     features = _features(workload.setup, operations, finding.key, known) | _present(connector.features)
     if features & _JUDGED or finding.key.property == ENGINE_FAULT:
         features |= {"judged"}
-    if features & {"reads", "objects"}:
+    if features & {"reads", "objects", "unchecked_drafts"}:
         features |= {"exits"}
     values = {
         **configuration_values(workload.setup, known),
@@ -61,7 +64,7 @@ def standalone_script(workload: Workload, release: str, finding: Finding) -> str
         "title": f"vLLM {release}: {_MEANING.get(finding.key.property, finding.key.property)}.",
         "story": "\n".join(wrap(f"{finding.key.property}, {finding.key.cause}: {finding.sentence}", 120)),
         "release": release,
-        "exits": _ENDS if finding.key.property == ENGINE_FAULT else _EXITS if "judged" in features else _SHOWS,
+        "exits": _ENDS if finding.key.property == ENGINE_FAULT and "exits" not in features else _EXITS if "judged" in features else _SHOWS,
         "operations": "\n".join(_calls(operations, features, connector)),
     }
     text = files("settled.proofs.hunting").joinpath("reproducer.template").read_text(encoding="utf-8")
@@ -88,7 +91,7 @@ def _features(setup: EngineSetup, operations: Sequence[Operation], key: Key, rel
     hashes = setup.enable_prefix_caching or setup.connector is not None
     reads = key.property in _READS
     freed = reads and key.cause.startswith(("freed", "reallocated"))
-    is_stuck = key.property == "admission_progress" and "inspected" not in key.cause
+    is_stuck = key.property == "admission_progress" and key.cause.endswith("requests are left")
     loads = reads and key.cause.startswith(("loaded_over", "reallocated")) and setup.kv_consumer
     return _present(
         {
@@ -106,8 +109,9 @@ def _features(setup: EngineSetup, operations: Sequence[Operation], key: Key, rel
             "losses": freed or loads,
             "progress": is_stuck,
             "caps": "above_cap" in key.cause,
-            "references": key.property == "single_owner",
-            "counters": key.property == "counters_symmetric",
+            "references": key.property == "single_owner" and key.cause.startswith(_OF_REFERENCES),
+            "counters": key.property == "counters_symmetric" and key.cause == "inspected: in_flight",
+            "unchecked_drafts": key.cause.startswith(DraftsWithoutTokenError.__name__),
             "objects": not reads and key.property != ENGINE_FAULT,
         }
     )
@@ -127,6 +131,7 @@ def _gaps(features: frozenset[str], key: Key, release: Release) -> dict[str, str
         "collections": "Counter, deque" if "references" in features else "deque",
         "output_names": ", ".join(outputs),
         "request_names": "Request, RequestStatus" if {"abort", "stores"} & features else "Request",
+        "drafts_global": ", awaits_drafts" if "sync_drafts" in features else "",
         "only_pruned": ' if cause == "pruned" else ()' if "[window]" in key.cause else "",
         "process_parameters": ", ".join(parameters),
         "stop_argument": f", stop_token_ids=[{STOP_TOKEN}]" if "stops" in features else "",

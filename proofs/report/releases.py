@@ -15,7 +15,7 @@ from rich.table import Table
 from settled.model.monitor import Verdict
 from settled.model.properties import Property
 from settled.proofs.cli.ending import EXIT_BAD_INPUT, EXIT_INTERRUPTED
-from settled.proofs.hunting.campaign import Judged, Plan, Progress
+from settled.proofs.hunting.campaign import INSPECTED_EVERY, Judged, Plan, Progress
 from settled.proofs.hunting.corpus import HuntCorpus, kept_failure
 from settled.proofs.hunting.finding import contract_name, finding_as_dict
 from settled.proofs.hunting.messages import progress_as_dict
@@ -27,8 +27,8 @@ from settled.proofs.report.progress_line import progress_line
 from settled.proofs.runner import Exit
 from settled.proofs.watching import ENGINE_FAULT
 
-_COLUMNS = (*(each.value for each in Property), ADMISSION_PROGRESS, ENGINE_FAULT)
-_BY_MONITOR = frozenset(each.value for each in Property)
+_OF_EVERY_RUN = (ADMISSION_PROGRESS, ENGINE_FAULT)  # seen in whatever a workload comes to
+_COLUMNS = (*(each.value for each in Property), *_OF_EVERY_RUN)
 
 
 def run(plans: Sequence[Plan], *, folder: Path | None, as_json: bool) -> int:
@@ -74,10 +74,11 @@ def _print(console: Console, plan: Plan, results: Sequence[ReleaseHunt], code: i
     columns = _columns(results)
     table = Table("release", "contract", "workloads", *[name.replace("_", " ") for name in columns])
     for result in results:
-        for contract in sorted({judged.contract for judged in result.progress.verdicts} - {""}):
+        for contract in sorted({judged.contract for judged in result.progress.verdicts}):
             table.add_row(*_row(result, contract, columns))
     console.print(table)
     console.print("a number: workloads that violate it; holds: none of those in which it was checked; ·: checked in none")
+    console.print(f"live objects are inspected in one workload of {INSPECTED_EVERY}: what only they show is counted in those alone")
     for result in results:
         if result.error:
             console.print(f"[bold red]{result.plan.engine} failed[/] after {result.progress.workloads} workloads: {escape(result.error)}")
@@ -86,16 +87,17 @@ def _print(console: Console, plan: Plan, results: Sequence[ReleaseHunt], code: i
 
 
 def _columns(results: Sequence[ReleaseHunt]) -> tuple[str, ...]:
-    """What is always told, and what inspections of live objects have found besides."""
-    judged = {judged.property for result in results for judged in result.progress.verdicts}
-    return *_COLUMNS, *sorted(judged.difference(_COLUMNS))
+    """What every release is judged by, and what inspections of live objects found besides."""
+    found = {judged.property for result in results for judged in result.progress.verdicts}
+    return (*_COLUMNS, *sorted(found - {*_COLUMNS}))
 
 
 def _row(result: ReleaseHunt, contract: str, columns: Sequence[str]) -> list[str]:
+    """`contract` is "" for workloads in which the engine failed before its first event."""
     verdicts = result.progress.verdicts
-    workloads = max(_workloads(verdicts, contract, name) for name in _BY_MONITOR)
+    workloads = max(_workloads(verdicts, contract, name) for name in columns)
     cells = [cell(verdicts, contract, name) for name in columns]
-    return [result.progress.engine, contract, str(workloads), *cells]
+    return [result.progress.engine, contract or "none", str(workloads), *cells]
 
 
 def cell(verdicts: dict[Judged, int], contract: str, name: str) -> str:
@@ -103,9 +105,9 @@ def cell(verdicts: dict[Judged, int], contract: str, name: str) -> str:
     violated = verdicts.get(Judged(contract, name, Verdict.VIOLATED.value), 0)
     if violated:
         return f"[bold red]{violated}[/]"
-    if name in _BY_MONITOR and not verdicts.get(Judged(contract, name, Verdict.HOLDS.value), 0):
-        return "·"
-    return "holds"
+    if name in _OF_EVERY_RUN:
+        return "holds" if contract else "·"
+    return "holds" if verdicts.get(Judged(contract, name, Verdict.HOLDS.value), 0) else "·"
 
 
 def _workloads(verdicts: dict[Judged, int], contract: str, name: str) -> int:

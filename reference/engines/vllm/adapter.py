@@ -16,7 +16,7 @@ from settled.reference.engines.vllm.inspection import Inspector
 from settled.reference.engines.vllm.recording import SchedulerRecorder
 from settled.reference.engines.vllm.releases import Release, installed_release
 from settled.reference.engines.vllm.startup import min_num_blocks, start
-from settled.reference.engines.vllm.steps import Step, step_of
+from settled.reference.engines.vllm.steps import Step, check_drafts, step_of
 from settled.reference.engines.vllm.workers import workers_of
 
 
@@ -58,7 +58,9 @@ class VllmEngine:
         self._unprocessed: deque[Step] = deque()
         self._steps = 0  # scheduled so far
         self._seen: set[str] = set()
-        self._drafts_when_processed = setup.num_speculative_tokens if not self.vllm_config.scheduler_config.async_scheduling else 0
+        # Asynchronous scheduling counts on drafts that it never sees; otherwise the loop hands those of a step over once it is dispatched.
+        self._handed_drafts = setup.num_speculative_tokens if not self.vllm_config.scheduler_config.async_scheduling else 0
+        self._awaits_drafts: Step | None = None  # of this step, until the oldest has been taken in
 
     # ---- requests ----------------------------------------------------------------------------------------------------
 
@@ -122,10 +124,14 @@ class VllmEngine:
         self._steps += 1
         self.workers.step_starts(self._steps)
         output = self.scheduler.schedule()
+        if output.scheduled_spec_decode_tokens:
+            check_drafts(output)
         step = step_of(self._steps, output, self.scheduler.requests)
         self.workers.dispatch(step)
         self._unprocessed.append(step)
         if step.rows:
+            if self._handed_drafts:
+                self._hand_drafts(step)
             return True
         if len(self._unprocessed) == 1:
             self.process(_no_rows)
@@ -143,8 +149,9 @@ class VllmEngine:
         self.workers.attach(step, output)
         self.scheduler.update_from_output(step.scheduler_output, output)
         self.workers.taken_in(step)
-        if self._drafts_when_processed and step.rows:
-            self._propose(step)
+        if self._awaits_drafts is not None:
+            self._propose(self._awaits_drafts)
+            self._awaits_drafts = None
 
     def _sample(self, row: StepRequest, step: Step, choose: Chooser) -> list[int]:
         """Token ids. The model is greedy: each follows from the one before, so that a token sampled again is the same."""
@@ -165,12 +172,21 @@ class VllmEngine:
             token_ids[-1] = STOP_TOKEN
         return token_ids
 
+    def _hand_drafts(self, step: Step) -> None:
+        """As EngineCore.post_step: it asks the workers for the drafts of the step just dispatched, which they answer when they have
+        executed it. Only a full pipeline has the oldest step's output taken in before. So with several stages the scheduler knows the
+        drafts of a step before it knows what the step has sampled.
+        """
+        if len(self._unprocessed) < self.max_in_flight_steps:
+            self._propose(step)
+        else:
+            self._awaits_drafts = step
+
     def _propose(self, step: Step) -> None:
-        """Without asynchronous scheduling, the loop hands the drafts that a step made to the scheduler once it is processed."""
         from vllm.v1.outputs import DraftTokenIds
 
         request_ids = [row.request_id for row in step.rows]
-        drafts = [[FIRST_TOKEN] * self._drafts_when_processed for _ in request_ids]
+        drafts = [[FIRST_TOKEN] * self._handed_drafts for _ in request_ids]
         self.scheduler.update_draft_token_ids(DraftTokenIds(request_ids, drafts))
 
     # ---- transfers ---------------------------------------------------------------------------------------------------
@@ -186,10 +202,26 @@ class VllmEngine:
     # ---- state -------------------------------------------------------------------------------------------------------
 
     def inspect(self) -> Sequence[Anomaly]:
-        """Compares the live objects with each other and with the unprocessed steps; at idle also looks for what requests left behind."""
+        """Compares the live objects with each other and with the unprocessed steps; at idle also looks for what requests left behind.
+
+        Raises RuntimeError, the harness's fault, where they agree, and what was recorded of them says something else.
+        """
         if self.is_idle and not self.scheduler.has_requests():
-            return self._inspector.at_idle()
-        return self._inspector.inspect([{row.request_id: row.tokens for row in step.rows} for step in self._unprocessed])
+            found = self._inspector.at_idle()
+        else:
+            found = self._inspector.inspect([{row.request_id: row.tokens for row in step.rows} for step in self._unprocessed])
+        if self.recorder is not None and not found:
+            self._compare_recorded(self.recorder)
+        return found
+
+    def _compare_recorded(self, recorder: SchedulerRecorder) -> None:
+        """A verdict on a trace that misses an event is worth nothing."""
+        if recorder.unattributed:
+            raise RuntimeError(f"the recorder cannot explain what the pool did: {recorder.unattributed[0]}")
+        recorded = recorder.references()
+        for block in self.scheduler.kv_cache_manager.block_pool.blocks:
+            if block.ref_cnt != recorded[block.block_id] and not block.is_null:
+                raise RuntimeError(f"block {block.block_id} has {block.ref_cnt} references, {recorded[block.block_id]} by the events")
 
     @property
     def is_idle(self) -> bool:

@@ -31,6 +31,7 @@ class View:
         self.pool = scheduler.kv_cache_manager.block_pool
         self.lookahead: int = scheduler.num_lookahead_tokens
         self.kinds = tuple([_kind(manager.kv_cache_spec) for manager in self.managers])
+        self._sizing_caps: dict[int, int] = {}  # by group: they cost more than all else that is inspected
 
     def lookahead_of(self, group: int) -> int:
         """Slots that a step may write past its tokens in a group; states have none."""
@@ -87,9 +88,12 @@ class View:
 
     def sizing_cap(self, group: int) -> int:
         """Blocks of a group that the release's start-up check counts for one request of the greatest length."""
-        spec = self.managers[group].kv_cache_spec
-        of_bytes, of_page = int(spec.max_memory_usage_bytes(self.scheduler.vllm_config)), int(spec.page_size_bytes)
-        return -(-of_bytes // of_page)
+        cap = self._sizing_caps.get(group)
+        if cap is None:
+            spec = self.managers[group].kv_cache_spec
+            of_bytes, of_page = int(spec.max_memory_usage_bytes(self.scheduler.vllm_config)), int(spec.page_size_bytes)
+            cap = self._sizing_caps[group] = -(-of_bytes // of_page)
+        return cap
 
     def gate_cap(self, group: int) -> int | None:
         """Blocks of a group that the admission gate counts for a request at most; None where it counts the whole sequence."""

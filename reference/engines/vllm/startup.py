@@ -30,8 +30,7 @@ class Started(NamedTuple):
 
 def start(setup: EngineSetup, release: Release) -> Started:
     """A scheduler as EngineCore builds it. Raises SetupError for what the release does not accept."""
-    vllm_config = vllm_config_for(setup, release)
-    kv_cache_config = _initialize_kv_caches(setup, release)
+    vllm_config, kv_cache_config = _started_up(setup, release)
     if kv_cache_config.num_blocks != setup.num_blocks:
         raise SetupError(f"a pool of {setup.num_blocks} blocks came out as one of {kv_cache_config.num_blocks}")
     from vllm.v1.structured_output import StructuredOutputManager
@@ -64,27 +63,58 @@ def min_num_blocks(setup: EngineSetup, release: Release) -> int:
 def _min_num_blocks(setup: EngineSetup, release: Release) -> int:
     def accepts(num_blocks: int) -> bool:
         try:
-            _initialize_kv_caches(replace(setup, num_blocks=num_blocks), release)
+            _started_up(replace(setup, num_blocks=num_blocks), release)
         except SetupError:
             return False
         return True
 
-    _initialize_kv_caches(replace(setup, num_blocks=_MOST_BLOCKS), release)
-    enough = 1
-    while not accepts(enough):
-        enough *= 2
-    too_few = enough // 2
+    # What the specs say of one longest request is nearly always the answer; the rest costs a start-up a question.
+    enough = max(1, _estimated_num_blocks(setup, release))
+    step = 1
+    if accepts(enough):
+        while enough > step and accepts(enough - step):
+            enough, step = enough - step, 2 * step
+        too_few = max(0, enough - step)
+    else:
+        _started_up(replace(setup, num_blocks=_MOST_BLOCKS), release)
+        too_few = enough
+        while not accepts(too_few + step):
+            too_few, step = too_few + step, 2 * step
+        enough = too_few + step
     while enough - too_few > 1:
         middle = (enough + too_few) // 2
         enough, too_few = (middle, too_few) if accepts(middle) else (enough, middle)
     return enough
 
 
-def _initialize_kv_caches(setup: EngineSetup, release: Release) -> Any:
+def _estimated_num_blocks(setup: EngineSetup, release: Release) -> int:
+    """Blocks of one longest request by each group's own account, and the null block. A guess: start-up is asked about it."""
+    _latest.clear()
+    vllm_config = vllm_config_for(setup, release)
+    with refused():
+        bytes_needed = [int(spec.max_memory_usage_bytes(vllm_config)) for spec in layer_specs(setup, release).values()]
+    return 1 + sum([-(-each // page_bytes(setup)) for each in bytes_needed])
+
+
+_latest: list[tuple[EngineSetup, Release, Any, Any]] = []  # at most one: start-up writes into a VllmConfig that setups share
+
+
+def _started_up(setup: EngineSetup, release: Release) -> tuple[Any, Any]:
+    """VllmConfig and KVCacheConfig after start-up, which is run again unless the latest one was the same.
+
+    Nothing writes into either after start-up. Raises SetupError if it refuses, or makes other groups.
+    """
+    if not _latest or _latest[0][:2] != (setup, release):
+        _latest.clear()
+        vllm_config = vllm_config_for(setup, release)
+        _latest.append((setup, release, vllm_config, _initialize_kv_caches(setup, vllm_config, release)))
+    return _latest[0][2], _latest[0][3]
+
+
+def _initialize_kv_caches(setup: EngineSetup, vllm_config: Any, release: Release) -> Any:
     """The KVCacheConfig that start-up makes of the setup's layers and memory. Raises SetupError if it refuses, or makes other groups."""
     from vllm.v1.engine.core import EngineCore
 
-    vllm_config = vllm_config_for(setup, release)
     page = page_bytes(setup)
     host_bytes = dict(setup.connector.extra).get("cpu_bytes_to_use") if setup.connector is not None else None
     host_blocks = None if host_bytes is None else int(host_bytes) // page

@@ -6,7 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from settled.reference.engines.protocol import StepRequest
+from settled.reference.engines.protocol import EngineFailedError, StepRequest
+
+
+class DraftsWithoutTokenError(EngineFailedError):
+    """A step carries drafts, and not the token before them: the model cannot check the first. What follows from it is meaningless."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,20 @@ def step_of(number: int, output: Any, requests: Mapping[str, Any]) -> Step:
         rows.append(StepRequest(request_id, tokens, acceptable, samples))
         last_tokens[request_id] = request.all_token_ids[-1]
     return Step(number, output, tuple(rows), last_tokens)
+
+
+def check_drafts(output: Any) -> None:
+    """A model checks each draft against what it makes of the token before, so a step with n drafts of a request has n + 1 tokens of it.
+
+    Raises DraftsWithoutTokenError.
+    """
+    for request_id, drafts in output.scheduled_spec_decode_tokens.items():
+        tokens = output.num_scheduled_tokens[request_id]
+        if len(drafts) >= tokens:
+            message = (
+                f"request {request_id} has {len(drafts)} drafts in a step of {tokens} tokens, so the token before the first is missing"
+            )
+            raise DraftsWithoutTokenError("scheduler.py:schedule", message)
 
 
 def _resumed(output: Any) -> set[str]:

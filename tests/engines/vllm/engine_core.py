@@ -35,11 +35,13 @@ class StandInExecutor(Executor):
     """Accepts and samples what depends on the request and on how often it sampled; keeps what it was told, to compare runs.
 
     `reports`: called with each scheduler output; what it returns goes with the model's output as the connector's report.
+    `is_slow`: no output is there before it is asked for, so that the pipeline fills up (before 0.23 a loop does not wait for that).
     """
 
     supports_pp = True
     setup: EngineSetup
     requests: dict[str, Any]
+    is_slow = False
 
     def _init_executor(self) -> None:
         self.told: list[Any] = []
@@ -60,7 +62,7 @@ class StandInExecutor(Executor):
 
     @property
     def max_concurrent_batches(self) -> int:
-        return 2 if self.scheduler_config.async_scheduling else 1
+        return 2 if self.scheduler_config.async_scheduling else self.parallel_config.pipeline_parallel_size
 
     def check_health(self) -> None: ...
 
@@ -73,7 +75,7 @@ class StandInExecutor(Executor):
         return _now_or_later(None if waits_for_sampling else self._output(self._step), non_block)
 
     def sample_tokens(self, grammar_output: Any, non_block: bool = False) -> Any:
-        return _now_or_later(self._output(self._step), non_block)
+        return _now_or_later(self._output(self._step), non_block, is_done=not self.is_slow)
 
     def take_draft_token_ids(self) -> Any:
         """Where drafts are not placeholders, the scheduler is given them after each step."""
@@ -99,10 +101,17 @@ class StandInExecutor(Executor):
         return [10 + (chance + position) % 900 for position in range(1 + chance % (drafts + 1))]
 
 
-def _now_or_later(output: Any, non_block: bool) -> Any:
+class _SlowFuture(Future[Any]):
+    """Has its result, and does not say so."""
+
+    def done(self) -> bool:
+        return False
+
+
+def _now_or_later(output: Any, non_block: bool, *, is_done: bool = True) -> Any:
     if not non_block:
         return output
-    future: Future[Any] = Future()
+    future: Future[Any] = Future() if is_done else _SlowFuture()
     future.set_result(output)
     return future
 

@@ -69,6 +69,7 @@ MIXES: Mapping[str, Mix] = MappingProxyType(
             summary="sliding windows, alone and in hybrids; half of them with loads of a part of a prompt that all end well",
             groups=_WINDOWS,
             drafts={0: 1, 1: 2, 3: 4, 5: 2},
+            block_sizes={4: 3, 8: 3, 16: 3, 32: 1},  # a window leaves small blocks often
             connectors={NO_CONNECTOR: 1, CONSUMER: 1},
             percent_abort_consumer=0,
             percent_stored=0,

@@ -59,7 +59,7 @@ def test_a_script_reads_as_committed(release: str) -> None:
 def test_every_script_is_whole(tmp_path: Path) -> None:
     """No name that is not defined, no import that is not used, whatever the workload, the finding and the release."""
     for mix in ("all", "connectors"):
-        for number, drawn in enumerate(islice(workloads(mix, 5, ReferenceFactory(DISCIPLINES["settled"])), 120)):
+        for number, drawn in enumerate(islice(workloads(mix, 5, ReferenceFactory(DISCIPLINES["settled"])), 48)):
             key, release = KEYS[number % len(KEYS)], TESTED[number // 2 % len(TESTED)]
             text = standalone_script(drawn.workload, release, finding(drawn.workload, key))
             (tmp_path / f"{mix}_{number}.py").write_text(text)

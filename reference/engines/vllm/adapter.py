@@ -203,15 +203,19 @@ class VllmEngine:
 
     def inspect(self) -> Sequence[Anomaly]:
         """Compares the live objects with each other and with the unprocessed steps; at idle also looks for what requests left behind."""
-        if self.is_idle and not self.scheduler.has_requests():
+        if self.is_idle:
             return self._inspector.at_idle()
         return self._inspector.inspect([{row.request_id: row.tokens for row in step.rows} for step in self._unprocessed])
 
     @property
     def is_idle(self) -> bool:
-        """No request, no unprocessed step, no transfer, nothing deferred."""
+        """No request, no unprocessed step, no transfer, nothing deferred.
+
+        Nor a finished request that workers have not been told of: an empty step still does that.
+        """
         return (
             not self.scheduler.requests
+            and not self.scheduler.has_requests()
             and not self._unprocessed
             and self.workers.is_idle
             and not getattr(self.scheduler, "deferred_frees", ())

@@ -75,7 +75,7 @@ def hunt(
     from settled.proofs.hunting.releases import plans_for
     from settled.proofs.hunting.workloads import MixError
     from settled.proofs.report import hunting
-    from settled.reference.engines.environments.pip import InstallError
+    from settled.reference.engines.environments.pip import InstallError, UnknownVersionError
     from settled.reference.engines.environments.recipes import RequestError
 
     if installs and names is None:
@@ -103,12 +103,12 @@ def hunt(
 
             sys.exit(releases.run(plans_for(plan, _releases(engine, names, installs)), folder=folder, as_json=as_json))
         sys.exit(hunting.run(plan, folder=folder, as_json=as_json))
+    except (CorpusError, EngineError, HarnessError, MixError, RequestError, UnknownVersionError) as error:
+        click.echo(f"settled hunt: {error}", err=True)
+        sys.exit(EXIT_BAD_INPUT)
     except InstallError as error:
         click.echo(f"settled hunt: {error}", err=True)
         sys.exit(EXIT_UNKNOWN)
-    except (CorpusError, EngineError, HarnessError, MixError, RequestError) as error:
-        click.echo(f"settled hunt: {error}", err=True)
-        sys.exit(EXIT_BAD_INPUT)
 
 
 def _releases(engine: str, names: str, installs: bool) -> list[str]:
@@ -125,9 +125,10 @@ def _releases(engine: str, names: str, installs: bool) -> list[str]:
     if installs:
         installer = Installer(lambda line: click.echo(line, err=True))
         return [installer.install(request).version for request in requests]
-    newest = [each.version for each in installed_releases(recipe_named(engine).engine)][-1:]
-    versions = [request.version or "".join(newest) for request in requests]
+    here = installed_releases(recipe_named(engine).engine)
+    if not here:
+        raise RequestError(f"no release of {project} is installed: settled engines install {project}; or give --install")
     try:
-        return [installed_release(engine, version).version for version in versions]
+        return [installed_release(engine, request.version or here[-1].version).version for request in requests]
     except RequestError as error:
         raise RequestError(f"{error}; or give --install") from error

@@ -24,7 +24,7 @@ from settled.reference.engines.setup import SetupError
 
 INSPECTED_EVERY = 16  # one workload of so many is inspected after every operation
 _SHRINKING_A_SECOND = 0.5  # seconds of shrinking for one of workloads, if they are counted
-_FINDINGS_SHRUNK = 12  # at least, with all their bounds, within the seconds of a hunt
+_FINDINGS_SHRUNK = 12  # so many could be made small in all the seconds of a hunt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,9 +185,9 @@ class Hunt:
     def _shrink(self, finding: Finding) -> None:
         """Tells the smallest workload, also after an interrupt."""
         began = time.perf_counter()
-        budget = Budget(ends=self._ends)
-        if self.plan.seconds is not None:
-            budget.cpu_seconds = min(budget.cpu_seconds, self.plan.seconds / _FINDINGS_SHRUNK)
+        budget = Budget()
+        if self._ends is not None and self.plan.seconds is not None:
+            budget.ends = min(self._ends, time.monotonic() + self.plan.seconds / _FINDINGS_SHRUNK)
 
         def show(workload: Workload, steps_max: int) -> Finding | None:
             return self._shown_by(finding, workload, budget=budget, steps_max=steps_max)

@@ -10,7 +10,7 @@ from typing import Any
 
 from settled.proofs.folder import Folder, file_name
 from settled.proofs.hunting.campaign import Plan, WorkloadFailedError
-from settled.proofs.hunting.finding import Finding, contract_name, finding_as_dict
+from settled.proofs.hunting.finding import Finding, contract_name, finding_as_dict, rank
 from settled.proofs.hunting.plain import workload_as_dict, workload_of
 from settled.reference.engines.operations import Workload
 
@@ -51,9 +51,11 @@ def kept_failure(corpus: HuntCorpus | None, plan: Plan, error: WorkloadFailedErr
 
 
 def reproducing_commands(finding: Finding, path: Path) -> list[str]:
-    """They run the workload of a finding again, and judge its trace again."""
+    """They run the workload of a finding again, and judge its trace again, where it is the trace that shows it."""
     contract = ["--contract", contract_name(finding.contract)]
     commands = [shlex.join(["settled", "hunt", finding.engine, "--workload", str(path), *contract])]
+    if rank(finding.key):
+        return commands
     judging = ["settled", "check", str(path.with_suffix(".ndjson"))]
     return [*commands, shlex.join(judging if finding.contract is None else [*judging, *contract])]
 

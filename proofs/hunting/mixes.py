@@ -88,6 +88,7 @@ MIXES: Mapping[str, Mix] = MappingProxyType(
             summary="sliding windows, alone and in hybrids; half of them with loads of a part of a prompt that all end well",
             groups=_WINDOWS,
             drafts={0: 1, 1: 2, 3: 4, 5: 2},
+            block_sizes={4: 3, 8: 3, 16: 3, 32: 1},  # a window leaves small blocks often
             connectors={NO_CONNECTOR: 1, CONSUMER: 1},
             # Without what is a finding of its own: several stages that are not asynchronous (drafts without a token), mtp beside hits.
             pipelines={ASYNC: 10, SYNC: 1, ASYNC_STAGES: 1, THREE_STAGES: 1},

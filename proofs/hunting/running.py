@@ -215,7 +215,8 @@ class _Served:
 
     def _stuck(self, how: str) -> None:
         left = self.engine.unfinished_requests()
-        cause = f"{how}, requests are left" if left else f"{how}, no request is left"
+        kept = self.engine.hindrance() or "requests are left"
+        cause = f"{how}, {kept}" if left else f"{how}, no request is left"
         who = f"requests {', '.join(left)} are not finished" if left else "the engine is not idle"
         self.watched.note(Key(ADMISSION_PROGRESS, cause, ""), f"{how}: {who}, and every transfer has been reported")
         self._look()

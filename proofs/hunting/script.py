@@ -25,6 +25,8 @@ from settled.reference.engines.vllm.steps import DraftsWithoutTokenError
 
 _READS = ("read_resident", "rollback_resident", "write_owned")
 _JUDGED = {"reads", "progress", "caps", "references", "counters"}  # features that come with a condition
+# What the script's own comparison of references with holders sees; of another cause it says nothing.
+_OF_REFERENCES = ("inspected: references_", "inspected: held_block_free", "inspected: free_block_lost")
 _EXITS = "Exits 1 where the fault is there, 0 where it is not."
 _ENDS = "Ends in the scheduler's exception where the fault is there, exits 0 where it is not."
 _SHOWS = "Prints the scheduler's objects at the end; it does not judge them."
@@ -89,7 +91,7 @@ def _features(setup: EngineSetup, operations: Sequence[Operation], key: Key, rel
     hashes = setup.enable_prefix_caching or setup.connector is not None
     reads = key.property in _READS
     freed = reads and key.cause.startswith(("freed", "reallocated"))
-    is_stuck = key.property == "admission_progress" and "inspected" not in key.cause
+    is_stuck = key.property == "admission_progress" and key.cause.endswith("requests are left")
     loads = reads and key.cause.startswith(("loaded_over", "reallocated")) and setup.kv_consumer
     return _present(
         {
@@ -107,8 +109,8 @@ def _features(setup: EngineSetup, operations: Sequence[Operation], key: Key, rel
             "losses": freed or loads,
             "progress": is_stuck,
             "caps": "above_cap" in key.cause,
-            "references": key.property == "single_owner",
-            "counters": key.property == "counters_symmetric",
+            "references": key.property == "single_owner" and key.cause.startswith(_OF_REFERENCES),
+            "counters": key.property == "counters_symmetric" and key.cause == "inspected: in_flight",
             "unchecked_drafts": key.cause.startswith(DraftsWithoutTokenError.__name__),
             "objects": not reads and key.property != ENGINE_FAULT,
         }

@@ -3,6 +3,7 @@ output what it does, as long as its standard input is open. It needs neither z3 
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -71,6 +72,9 @@ class Worker:
         self._say(SHRUNK if told.is_shrunk else FOUND, finding=finding_as_dict(told.finding))
 
     def _tick(self, progress: Progress) -> None:
+        if progress.workloads == 1:  # the engine is imported: as vLLM's engine core does, or each collection goes through all of it
+            gc.collect()
+            gc.freeze()
         now = time.monotonic()
         if now >= self._next_report:
             self._next_report = now + _SECONDS_BETWEEN

@@ -136,6 +136,9 @@ class Engine(Protocol):
     def inspect(self) -> Sequence[Anomaly]:
         """Compares the live objects with each other: counts with holders, queues with blocks, counters with steps."""
 
+    def hindrance(self) -> str:
+        """What keeps requests from finishing although nothing new comes: words without numbers, which tell causes apart. "" if unknown."""
+
     @property
     def is_idle(self) -> bool:
         """No request, no unprocessed step, no transfer, nothing deferred."""

@@ -149,6 +149,9 @@ class ReferenceEngine:
     def inspect(self) -> Sequence[Anomaly]:
         return (*self._wrong_counters(), *self._leaks())
 
+    def hindrance(self) -> str:
+        return ""
+
     def _wrong_counters(self) -> Iterator[Anomaly]:
         scheduler = self._engine.scheduler
         for request in (*scheduler.requests.values(), *scheduler.draining.values()):

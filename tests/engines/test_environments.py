@@ -196,3 +196,45 @@ def test_removed_releases_are_gone_and_their_environment_stays(shared: tuple[Pat
         installed_release("vllm", "0.9.0")
     assert settled("remove", "vllm==0.9.0").exit_code == 2
     assert settled("remove").exit_code == 2
+
+
+# ---- hunt --releases ---------------------------------------------------------------------------------------------------
+
+
+def hunt(releases: str, *options: str) -> Result:
+    return CliRunner().invoke(cli, ["hunt", "vllm", "--releases", releases, "--workloads", "1", *options])
+
+
+def test_a_hunt_in_releases_that_are_not_installed_says_how_to_get_them(shared: tuple[Path, Path]) -> None:
+    nothing = hunt("newest")
+    assert nothing.exit_code == 2
+    assert "no release of vllm is installed: settled engines install vllm; or give --install" in nothing.output
+    Installer(lambda line: None).install(parse_request("vllm==0.9.0"))
+    other = hunt("0.9.0,0.10.0")
+    assert other.exit_code == 2
+    assert "vllm 0.10.0 is not installed (installed: 0.9.0)" in other.output
+
+
+@pytest.mark.parametrize(("release", "code", "message"), [("0.9.5", 2, "no such version"), ("0.7.0", 3, "No module named 'not_there'")])
+def test_a_hunt_ends_where_a_release_cannot_be_installed(shared: tuple[Path, Path], release: str, code: int, message: str) -> None:
+    result = hunt(f"0.9.0,{release}", "--install")
+    assert result.exit_code == code
+    assert message in result.output
+    assert "vllm 0.9.0: " in result.output  # what was done before is told
+
+
+def test_a_download_that_fails_ends_a_hunt(shared: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_FIND_LINKS", "")
+    monkeypatch.setenv("PIP_NO_INDEX", "0")
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")  # nothing listens there
+    monkeypatch.setenv("PIP_RETRIES", "1")
+    result = hunt("0.9.0", "--install")
+    assert result.exit_code == 3
+    assert "the package registry cannot be reached" in result.output
+    assert not installed_releases()
+
+
+def test_doctor_names_what_is_installed(shared: tuple[Path, Path]) -> None:
+    assert "settled engines install vllm" in CliRunner().invoke(cli, ["doctor"]).output
+    Installer(lambda line: None).install(parse_request("vllm==0.9.0"))
+    assert "vllm 0.9.0" in CliRunner().invoke(cli, ["doctor"]).output

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import NamedTuple
 
 import pytest
 
 from settled.model.disciplines import OPTIMISTIC
 from settled.model.properties import Contract
+from settled.proofs.hunting.budget import Budget
 from settled.proofs.hunting.faults import HarnessError
 from settled.proofs.hunting.finding import Finding, shown_by
 from settled.proofs.hunting.running import run_workload
@@ -72,6 +74,28 @@ def test_runs_are_bounded(found: Finding, runs_max: int) -> None:
     bounded = shrinker(found, runs_max=runs_max)
     bounded.run()
     assert bounded.runs == runs_max
+
+
+def test_a_budget_ends_it_with_the_smallest_so_far(found: Finding) -> None:
+    budget = Budget(operations=300)
+
+    def show(workload: Workload, steps_max: int) -> Finding | None:
+        with suppress(HarnessError, SetupError):
+            return shown_by(FACTORY, found, workload, budget=budget, steps_max=steps_max)
+        return None
+
+    bounded = Shrinker(found.workload, found, show, FACTORY.min_num_blocks, is_spent=budget.is_spent)
+    small = bounded.run()
+    assert 0 < bounded.runs < shrinker(found).runs_max
+    assert -300 < budget.operations <= 0
+    assert size_of(small) < size_of(found.workload)
+    assert show_like(found, small) is not None
+
+
+@pytest.mark.parametrize("settings", [{"operations": 0}, {"cpu_seconds": 0.0}, {"ends": 0.0}])
+def test_each_bound_of_a_budget_is_one(settings: dict[str, float]) -> None:
+    assert not Budget().is_spent()
+    assert Budget(**settings).is_spent()  # type: ignore[arg-type]
 
 
 class Some(NamedTuple):

@@ -209,6 +209,21 @@ def test_connectors_load_store_and_fail() -> None:
     assert isinstance(run.events[-1], End)
 
 
+def test_a_run_ends_once_it_takes_too_many_steps() -> None:
+    factory = ReferenceFactory(RIGHT)
+    assert run_workload(factory, ONE).steps > 2
+    assert run_workload(factory, ONE, steps_max=1).steps == 2
+
+
+def test_requests_that_get_nowhere_are_told_soon() -> None:
+    """Not only after as many rounds as their tokens may take."""
+    sizes = {"groups": (FullAttentionSpec(block_size=16),), "max_model_len": 4096, "max_num_batched_tokens": 64, "num_blocks": 300}
+    long = Workload(replace(SETUP, **sizes), (Add("r0", prompt_tokens=3000, max_tokens=500),))  # type: ignore[arg-type]
+    run = run_workload(ChangedFactory(finishes_nothing), long)
+    assert [key.cause for key in run.found] == ["no end, requests are left"]
+    assert 64 <= run.steps < 64 + 3500  # a step a round at least
+
+
 def test_a_missing_fence_shows_under_a_consumer() -> None:
     setup = replace(SETUP, connector=ConnectorSetup())
     workload = Workload(setup, (*ONE.operations, op.Schedule(), op.Abort("r0")))

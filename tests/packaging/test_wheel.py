@@ -100,6 +100,26 @@ print(*sorted(name for name in set(sys.modules) - before if "settled" in name))
     assert told.stdout.split() == ["settled", "settled.proofs", "settled.proofs.vllm_plugin"], told.stderr
 
 
+def test_workers_of_an_installed_wheel_find_settled(wheel: ZipFile, tmp_path: Path) -> None:
+    """With the data that installing and scripts need, and through the links that an engine's interpreter is given."""
+    wheel.extractall(tmp_path / "wheel")
+    (tmp_path / "links").mkdir()
+    code = f"""
+from importlib.resources import files
+from pathlib import Path
+from settled.reference.engines.environments.launching import link_settled
+from settled.reference.engines.environments.recipes import RECIPES
+assert all(recipe.requirements.is_file() for recipe in RECIPES)
+assert files("settled.proofs.hunting").joinpath("reproducer.template").is_file()
+link_settled(Path({str(tmp_path / "links")!r}))
+"""
+    for folder, told in (("wheel", code), ("links", "import settled.proofs.hunting.worker as worker; print(worker.__file__)")):
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path / folder)}
+        done = subprocess.run([sys.executable, "-c", told], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str(tmp_path / "links" / "settled" / "proofs" / "hunting" / "worker.py")
+
+
 def test_the_licence_travels_with_it(wheel: ZipFile) -> None:
     (name,) = [name for name in wheel.namelist() if name.endswith("/LICENSE")]
     assert wheel.read(name) == (ROOT / "LICENSE").read_bytes()

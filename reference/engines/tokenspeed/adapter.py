@@ -7,7 +7,8 @@ end of a request by itself: whoever drives it says so, with the output. Counters
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from itertools import chain, combinations
@@ -29,12 +30,22 @@ from settled.model.events import (
     ScheduledRequest,
 )
 from settled.reference.engines.operations import FIRST_TOKEN, STOP_TOKEN
-from settled.reference.engines.protocol import Anomaly, Chooser, Ending, NewRequest, Sink, StepRequest, TransferPart
+from settled.reference.engines.protocol import Anomaly, Chooser, Ending, EngineFailedError, NewRequest, Sink, StepRequest, TransferPart
 from settled.reference.engines.setup import EngineSetup, SetupError
 from settled.reference.engines.tokenspeed.configuration import group_id, min_num_blocks, start
 from settled.reference.engines.tokenspeed.tables import Tables, entries
 
 PACKAGE = "tokenspeed-scheduler"
+_OF_CPP = (RuntimeError, ValueError, LookupError, ArithmeticError, MemoryError)  # what exceptions of C++ become; a TypeError is ours
+
+
+@contextmanager
+def _engine_called(function: str) -> Iterator[None]:
+    """What comes out of the C++ scheduler is its own fault, which a traceback cannot tell: it has no frame there."""
+    try:
+        yield
+    except _OF_CPP as error:
+        raise EngineFailedError(f"Scheduler.{function}", str(error)) from error
 
 
 class TokenSpeedFactory:
@@ -153,7 +164,8 @@ class TokenSpeedEngine:
         """Asks for the next plan; False if it runs nothing. Raises SetupError if the pipeline is full."""
         if len(self._unprocessed) >= self.max_in_flight_steps:
             raise SetupError(f"{self.max_in_flight_steps} steps are unprocessed: the pipeline is full")
-        plan = self.scheduler.next_execution_plan()
+        with _engine_called("next_execution_plan"):
+            plan = self.scheduler.next_execution_plan()
         for each in plan.aborts:
             self._finish(each.request_id, "error")
         rows, scheduled = [], []
@@ -273,7 +285,8 @@ class TokenSpeedEngine:
         execution = classes.ExecutionEvent()
         for event in events:
             execution.add_event(event)
-        self.scheduler.advance(execution)
+        with _engine_called("advance"):
+            self.scheduler.advance(execution)
         self._release_held_back({})
 
     # ---- what whole-request frees leave to see -----------------------------------------------------------------------
@@ -322,6 +335,9 @@ class TokenSpeedEngine:
             return ()
         what = f"the scheduler counts {counted} blocks in use, and the tables of its plans name {held}"
         return (Anomaly("single_owner", "blocks_in_use", what),)
+
+    def hindrance(self) -> str:
+        return ""
 
     @property
     def is_idle(self) -> bool:

@@ -13,6 +13,7 @@ from settled.reference.engines.operations import FIRST_TOKEN, STOP_TOKEN, VOCABU
 from settled.reference.engines.protocol import Anomaly, Chooser, Ending, NewRequest, Sink, StepRequest, TransferPart
 from settled.reference.engines.setup import EngineSetup, SetupError
 from settled.reference.engines.vllm.inspection import Inspector
+from settled.reference.engines.vllm.inspection_progress import hindrance
 from settled.reference.engines.vllm.recording import SchedulerRecorder
 from settled.reference.engines.vllm.releases import Release, installed_release
 from settled.reference.engines.vllm.startup import min_num_blocks, start
@@ -115,7 +116,7 @@ class VllmEngine:
     def schedule(self) -> bool:
         """Dispatches the next step; False if it has no tokens. Raises SetupError if the pipeline is full.
 
-        A step without tokens waits for its turn behind earlier ones, as in the loop's queue. With none before it, it is over at once.
+        A step without tokens waits for its turn behind earlier ones, as in the loop's queue. If only such are left, they are over at once.
         """
         if len(self._unprocessed) >= self.max_in_flight_steps:
             raise SetupError(f"{self.max_in_flight_steps} steps are unprocessed: the pipeline is full")
@@ -133,8 +134,9 @@ class VllmEngine:
             if self._handed_drafts:
                 self._hand_drafts(step)
             return True
-        if len(self._unprocessed) == 1:
-            self.process(_no_rows)
+        if not any(each.rows for each in self._unprocessed):
+            while self._unprocessed:
+                self.process(_no_rows)
         return False
 
     def process(self, choose: Chooser) -> None:
@@ -202,10 +204,30 @@ class VllmEngine:
     # ---- state -------------------------------------------------------------------------------------------------------
 
     def inspect(self) -> Sequence[Anomaly]:
-        """Compares the live objects with each other and with the unprocessed steps; at idle also looks for what requests left behind."""
+        """Compares the live objects with each other and with the unprocessed steps; at idle also looks for what requests left behind.
+
+        Raises RuntimeError, the harness's fault, where they agree, and what was recorded of them says something else.
+        """
         if self.is_idle:
-            return self._inspector.at_idle()
-        return self._inspector.inspect([{row.request_id: row.tokens for row in step.rows} for step in self._unprocessed])
+            found = self._inspector.at_idle()
+        else:
+            found = self._inspector.inspect([{row.request_id: row.tokens for row in step.rows} for step in self._unprocessed])
+        if self.recorder is not None and not found:
+            self._compare_recorded(self.recorder)
+        return found
+
+    def _compare_recorded(self, recorder: SchedulerRecorder) -> None:
+        """A verdict on a trace that misses an event is worth nothing."""
+        if recorder.unattributed:
+            raise RuntimeError(f"the recorder cannot explain what the pool did: {recorder.unattributed[0]}")
+        recorded = recorder.references()
+        for block in self.scheduler.kv_cache_manager.block_pool.blocks:
+            if block.ref_cnt != recorded[block.block_id] and not block.is_null:
+                raise RuntimeError(f"block {block.block_id} has {block.ref_cnt} references, {recorded[block.block_id]} by the events")
+
+    def hindrance(self) -> str:
+        """What becomes of the oldest request, and what is plain about it."""
+        return hindrance(self.scheduler)
 
     @property
     def is_idle(self) -> bool:

@@ -1,8 +1,37 @@
-"""A bound in steps within which every request must finish once nothing new comes in."""
+"""A bound in steps within which every request must finish once nothing new comes in; and what is plain about one that does not."""
 
 from __future__ import annotations
 
 from typing import Any
+
+from settled.reference.engines.vllm.inspection_view import View
+
+_PREEMPTIONS_MIN = 8  # of the oldest request, which no other displaces: it is preempted for its own sake, again and again
+
+
+def hindrance(scheduler: Any) -> str:
+    """What becomes of the oldest request when it does not finish, and what is plain about it; "" if there is none.
+
+    The words have no numbers, so that they tell causes apart, not workloads.
+    """
+    unfinished = [request for request in scheduler.requests.values() if not request.is_finished()]
+    if not unfinished:
+        return ""
+    view, oldest = View(scheduler), unfinished[0]
+    facts = sorted(set(view.kinds))
+    if view.lookahead:
+        facts.append("lookahead")
+    if view.pool.num_gpu_blocks - 1 < sum(map(view.sizing_cap, range(len(view.managers)))):
+        facts.append("no room for the null block")
+    return f"{_fate(oldest, scheduler)}[{', '.join(facts)}]"
+
+
+def _fate(request: Any, scheduler: Any) -> str:
+    if request.num_preemptions >= _PREEMPTIONS_MIN:
+        return "preempted for ever"
+    if request in scheduler.running:
+        return "running and not scheduled"
+    return "waiting for a load" if request.status.name == "WAITING_FOR_REMOTE_KVS" else "never admitted"
 
 
 def steps_to_finish_max(scheduler: Any, max_in_flight_steps: int, transfers: int = 0) -> int:

@@ -82,6 +82,7 @@ class ObservedTransfers:
 
     def _around_finished(self, original: Any) -> Any:
         def connector_finished(request: Any, *args: Any, **kwargs: Any) -> Any:
+            self._matched.pop(request.request_id, None)  # of one that ends before there was room for its load
             keeps_blocks, _ = told = original(request, *args, **kwargs)
             if keeps_blocks:
                 tables = self._scheduler.kv_cache_manager.get_block_ids(request.request_id)

@@ -10,10 +10,12 @@ import pytest
 from settled.model.events import Copy, Event, Release, Schedule
 from settled.model.properties import Contract
 from settled.model.specs import ChunkedLocalAttentionSpec, FullAttentionSpec, MambaSpec, SlidingWindowSpec
+from settled.proofs.hunting.faults import fault_of
 from settled.proofs.hunting.running import Run, run_workload
 from settled.proofs.hunting.workloads import workloads
 from settled.reference.engines.operations import Abort, Add, Process, Workload
 from settled.reference.engines.operations import Schedule as DoSchedule
+from settled.reference.engines.protocol import EngineFailedError, Outcome
 from settled.reference.engines.setup import ConnectorSetup, EngineSetup, SetupError
 from settled.reference.engines.tokenspeed import TokenSpeedFactory
 
@@ -95,6 +97,41 @@ def test_the_check_of_blocks_in_use_sees_a_block_that_nobody_told_of() -> None:
     assert not engine.inspect()
     engine._tables.release_all("r0", "finish")
     assert [anomaly.cause for anomaly in engine.inspect()] == ["blocks_in_use"]
+
+
+@pytest.mark.parametrize("function", ["next_execution_plan", "advance"])
+@pytest.mark.parametrize("error", [RuntimeError("out of pages"), IndexError("page 9")], ids=str)
+def test_what_the_scheduler_raises_is_a_finding(function: str, error: Exception) -> None:
+    """Not the harness's fault, though no frame of the scheduler is in the traceback."""
+    with pytest.raises(EngineFailedError) as raised:
+        one_step(function, error)
+    assert fault_of(raised.value).key.cause == f"{type(error).__name__} in Scheduler.{function}"
+
+
+def test_a_call_that_is_written_wrongly_is_the_harness_fault() -> None:
+    with pytest.raises(TypeError):
+        one_step("advance", TypeError("no such call"))
+
+
+def one_step(function: str, error: Exception) -> None:
+    engine = FACTORY.create(SETUP, None)
+    engine.scheduler = Failing(engine.scheduler, function, error)
+    engine.add_request(request_of("r0"))
+    engine.schedule()
+    engine.process(lambda row: Outcome(row.drafts))
+
+
+class Failing:
+    """A scheduler that fails in one of its functions."""
+
+    def __init__(self, scheduler, function: str, error: Exception) -> None:
+        self._scheduler, self._function, self._error = scheduler, function, error
+
+    def __getattr__(self, name: str):
+        return self._fail if name == self._function else getattr(self._scheduler, name)
+
+    def _fail(self, *arguments: object) -> None:
+        raise self._error
 
 
 def request_of(name: str):

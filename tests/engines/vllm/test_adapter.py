@@ -10,8 +10,10 @@ from driving import FACTORY, accept_all, at_least, full, random_run, reject_all,
 from settled.model.events import Preempt, Process, Schedule, Touch
 from settled.model.properties import Property
 from settled.model.specs import ChunkedLocalAttentionSpec, CrossAttentionSpec, MambaSpec, RSWASpec, SlidingWindowSpec
+from settled.proofs.hunting.faults import HarnessError, fault_of
 from settled.reference.engines.protocol import NewRequest, Outcome, StepRequest
 from settled.reference.engines.setup import ConnectorSetup, EngineSetup, SetupError
+from settled.reference.engines.vllm.recording_blocks import BlockRecorder
 
 PROMPT = tuple(range(10, 110))
 CHUNKED = ChunkedLocalAttentionSpec(block_size=16, chunk=32)
@@ -187,6 +189,34 @@ def test_nothing_to_dispatch_is_told_and_costs_no_step() -> None:
     assert engine.num_unprocessed_steps == 0
     with pytest.raises(SetupError, match="no step"):
         engine.process(accept_all)
+
+
+@pytest.mark.parametrize("method", ["_place", "_released"])
+def test_a_recorder_that_misses_what_happens_to_blocks_is_noticed(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The live objects agree with each other: it is not the engine's fault, and no verdict on such a trace is worth anything."""
+    monkeypatch.setattr(BlockRecorder, method, lambda *arguments: None)
+    with pytest.raises(RuntimeError, match=r"references, \d+ by the events") as raised:
+        inspect_each_step()
+    with pytest.raises(HarnessError):
+        fault_of(raised.value)
+
+
+def inspect_each_step() -> None:
+    engine = FACTORY.create(setup_of(), [].append)
+    engine.add_request(request(max_tokens=60))
+    while engine.unfinished_requests():
+        engine.schedule()
+        engine.process(accept_all)
+        engine.inspect()
+
+
+def test_what_the_recorder_cannot_explain_is_noticed() -> None:
+    engine = FACTORY.create(setup_of(), [].append)
+    pool = engine.scheduler.kv_cache_manager.block_pool
+    taken = pool.get_new_blocks(1)
+    pool.free_blocks(taken)
+    with pytest.raises(RuntimeError, match="cannot explain"):
+        engine.inspect()
 
 
 def test_the_same_workload_gives_the_same_trace() -> None:

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+from driving import at_least
 from live import smallest_pool
 
 from settled.model.specs import ChunkedLocalAttentionSpec, FullAttentionSpec, KVCacheSpec, MambaSpec, SlidingWindowSpec
@@ -78,6 +79,13 @@ def _drain(engine: VllmEngine) -> bool:
     return engine.is_idle
 
 
+def _preempt_each_other(engine: VllmEngine) -> bool:
+    """In 0.29, in a pool as small as start-up allows, two requests with a consumer take each other's blocks for ever: what one gives back
+    waits behind the fence for its last step, so each makes the other begin again."""
+    running = engine.scheduler.running
+    return len(running) > 1 and all(request.num_preemptions > 100 for request in running)
+
+
 @pytest.mark.parametrize("name", SETUPS)
 @pytest.mark.parametrize("room", [0, 12])
 def test_random_runs_show_nothing_new(name: str, room: int) -> None:
@@ -89,7 +97,11 @@ def test_random_runs_show_nothing_new(name: str, room: int) -> None:
         for number in range(160):
             _operate(engine, rng, number)
             found.update([str(anomaly) for anomaly in engine.inspect() if not anomaly.cause.startswith(KNOWN)])
-        assert _drain(engine), (seed, engine.unfinished_requests())
+        is_idle = _drain(engine)
+        if at_least("0.29.0") and not at_least("0.33.0") and not room and engine.setup.connector and not is_idle:
+            assert _preempt_each_other(engine)
+            continue
+        assert is_idle, (seed, engine.unfinished_requests())
         play(engine, Schedule())
         found.update([str(anomaly) for anomaly in engine.inspect() if not anomaly.cause.startswith(KNOWN)])
         engine.end()

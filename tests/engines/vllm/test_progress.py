@@ -11,7 +11,7 @@ from live import HYBRID, B, Live, accept_all, accept_none, setup_of, smallest_po
 from settled.model.specs import ChunkedLocalAttentionSpec, FullAttentionSpec, KVCacheSpec, MambaSpec, SlidingWindowSpec
 from settled.reference.engines.setup import EngineSetup
 from settled.reference.engines.vllm.adapter import VllmFactory
-from settled.reference.engines.vllm.inspection_progress import steps_to_finish_max
+from settled.reference.engines.vllm.inspection_progress import hindrance, steps_to_finish_max
 
 
 def _finishes(live: Live, accept: Any = accept_none) -> bool:
@@ -72,7 +72,11 @@ def test_a_request_that_begins_again_for_ever(name: str) -> None:
     setup = _smallest(group, **keys)
     live = Live(setup)
     live.add("A", prompt_tokens, setup.max_model_len)
-    assert _finishes(live, accept) == (_release() < since)
+    finishes = _finishes(live, accept)
+    assert finishes == (_release() < since)
+    kind = "chunked_local" if isinstance(group, ChunkedLocalAttentionSpec) else "sliding_window"
+    assert finishes or hindrance(live.scheduler).startswith(f"preempted for ever[{kind}")
+    assert ("lookahead" in hindrance(live.scheduler)) == (not finishes and "num_speculative_tokens" in keys)
     roomy = Live(replace(setup, num_blocks=setup.num_blocks + 1))
     roomy.add("A", prompt_tokens, setup.max_model_len)
     assert _finishes(roomy, accept)
@@ -89,6 +93,8 @@ def test_a_pool_without_room_for_the_null_block() -> None:
     live = Live(replace(setup, num_blocks=accepted))
     live.add("A", 150, 4)
     assert _finishes(live) == (accepted == counted or _release() < (0, 20))  # before 0.20 there is no gate
+    if live.scheduler.requests:
+        assert hindrance(live.scheduler) == "never admitted[sliding_window, no room for the null block]"
 
 
 @pytest.mark.parametrize("batched_tokens", [B, B + 1])
@@ -100,3 +106,5 @@ def test_aligned_states_with_drafts_and_no_more_batched_tokens_than_a_block_has(
     )
     live.add("A", 40, 8)
     assert _finishes(live) == (batched_tokens > B)
+    if batched_tokens == B:
+        assert hindrance(live.scheduler).startswith("never admitted[full, mamba align, lookahead")

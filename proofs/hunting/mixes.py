@@ -59,7 +59,7 @@ class Mix:
     scheduling: Mapping[Settings, int] = field(default_factory=lambda: SCHEDULING)
     percent_recompute: int = 50  # of the setups with a mock connector: failed loads are computed instead of failing the request
     percent_prefix_caching: int = 60
-    percent_hash_block: int = 60  # of the cached setups with several groups: a hash covers a part of a block
+    percent_hash_block: int = 75  # of the cached setups with several groups: a hash covers a part of a block
     percent_extra_retained: int = 20
     percent_shared: int = 50
     percent_related: int = 65  # of the workloads of cached setups: prompts go on from one another
@@ -124,7 +124,7 @@ MIXES: Mapping[str, Mix] = MappingProxyType(
         ),
         "all": Mix(
             summary="everything, with and without a connector",
-            groups=_table({(FULL,): 3, (RSWA,): 2, **_WINDOWS, **_CHUNKS, **_STATES}),
+            groups=_table({(FULL,): 3, (RSWA,): 2, **_WINDOWS, **_CHUNKS, **{kinds: 2 * weight for kinds, weight in _STATES.items()}}),
             connectors={NO_CONNECTOR: 12, **{role: 2 * weight for role, weight in _LOADS.items()}, **_OFFLOADS},
         ),
     }

@@ -63,7 +63,7 @@ class Mix:
     percent_extra_retained: int = 20
     percent_shared: int = 50
     percent_related: int = 65  # of the workloads of cached setups: prompts go on from one another
-    percent_crowded: int = 45  # of all workloads: requests that fill the pool together and then grow
+    percent_crowded: int = 65  # of all workloads: requests that fill the pool together and then grow
     percent_stop: int = 10
     percent_abort: int = 12
     percent_abort_consumer: int = 12  # in place of it, where a connector may load

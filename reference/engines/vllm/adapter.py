@@ -218,7 +218,7 @@ class VllmEngine:
 
         Raises RuntimeError, the harness's fault, where they agree, and what was recorded of them says something else.
         """
-        if self.is_idle and not self.scheduler.has_requests():
+        if self.is_idle:
             found = self._inspector.at_idle()
         else:
             found = self._inspector.inspect([{row.request_id: row.tokens for row in step.rows} for step in self._unprocessed])
@@ -241,9 +241,13 @@ class VllmEngine:
 
     @property
     def is_idle(self) -> bool:
-        """No request, no unprocessed step, no transfer, nothing deferred."""
+        """No request, no unprocessed step, no transfer, nothing deferred.
+
+        Nor a finished request that workers have not been told of: an empty step still does that.
+        """
         return (
             not self.scheduler.requests
+            and not self.scheduler.has_requests()
             and not self._unprocessed
             and self.workers.is_idle
             and not getattr(self.scheduler, "deferred_frees", ())

@@ -14,7 +14,7 @@ import pytest
 from settled.model.disciplines import DISCIPLINES
 from settled.model.specs import CustomSpec, FullAttentionSpec, SlidingWindowSpec
 from settled.proofs.hunting.finding import Finding
-from settled.proofs.hunting.script import standalone_script
+from settled.proofs.hunting.script import script_for, standalone_script
 from settled.proofs.hunting.template import fill
 from settled.proofs.hunting.workloads import workloads
 from settled.proofs.watching import Key
@@ -133,6 +133,8 @@ def test_what_cannot_be_written_is_refused() -> None:
     offloading = replace(workload, setup=replace(SETUP, connector=ConnectorSetup(name="OffloadingConnector")))
     with pytest.raises(SetupError, match="OffloadingConnector"):
         standalone_script(offloading, "0.33.0", finding(offloading))
+    assert script_for(replace(finding(offloading), engine="vllm==0.33.0")) is None
+    assert script_for(replace(finding(workload), engine="vllm==0.33.0")) is not None
 
 
 def test_a_template_keeps_the_regions_of_its_features() -> None:

@@ -18,7 +18,7 @@ from settled.proofs.hunting.script_connector import ScriptedConnector
 from settled.proofs.hunting.template import fill
 from settled.proofs.watching import ENGINE_FAULT, Key
 from settled.reference.engines.operations import STOP_TOKEN, Abort, Add, Operation, Process, Report, Schedule, Workload
-from settled.reference.engines.setup import MOCK_CONNECTOR, EngineSetup
+from settled.reference.engines.setup import EngineSetup, SetupError
 from settled.reference.engines.vllm.releases import Release
 from settled.reference.engines.vllm.steps import DraftsWithoutTokenError
 
@@ -73,11 +73,15 @@ def standalone_script(workload: Workload, release: str, finding: Finding) -> str
 
 
 def script_for(finding: Finding) -> str | None:
-    """What shows a finding without this project; None for an engine or a connector that has no such scripts, and without a release."""
-    engine, connector = parse_engine(finding.engine), finding.workload.setup.connector
-    if engine.name != VLLM or not engine.release or (connector is not None and connector.name != MOCK_CONNECTOR):
+    """What shows a finding without this project; None for an engine that has no such scripts, for one without a release, and where the
+    workload needs what no script knows (a connector of vLLM's own): a finding is kept without one, rather than lost."""
+    engine = parse_engine(finding.engine)
+    if engine.name != VLLM or not engine.release:
         return None
-    return standalone_script(finding.workload, engine.release, finding)
+    try:
+        return standalone_script(finding.workload, engine.release, finding)
+    except SetupError:
+        return None
 
 
 # ---- what is needed --------------------------------------------------------------------------------------------------

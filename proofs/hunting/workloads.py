@@ -8,7 +8,7 @@ from itertools import count
 from random import Random
 from typing import NamedTuple, TypeVar
 
-from settled.model.specs import ChunkedLocalAttentionSpec, FullAttentionSpec, KVCacheSpec, MambaSpec, SlidingWindowSpec
+from settled.model.specs import ChunkedLocalAttentionSpec, FullAttentionSpec, KVCacheSpec, MambaSpec, RSWASpec, SlidingWindowSpec
 from settled.proofs.hunting.mixes import (
     CHUNK,
     CONSUMER,
@@ -19,9 +19,11 @@ from settled.proofs.hunting.mixes import (
     NO_CONNECTOR,
     OFFLOADING,
     PRODUCER,
+    RSWA,
     WINDOW,
     Kinds,
     Mix,
+    Settings,
 )
 from settled.reference.decisions import boundary_lengths
 from settled.reference.engines.operations import Abort, Add, Operation, Process, Report, Schedule, Workload
@@ -32,7 +34,8 @@ WORKLOADS_A_SETUP = 16  # that differ in their operations alone: engines take lo
 REDRAWS_MAX = 200  # setups refused one after the other before a hunt gives up
 _REQUESTS_MAX = 5
 _ROUNDS_MAX = 10
-_EXTRA_RETAINED_BY = (("speculative_method", "mtp"),)  # whose windows keep one token a draft but the first
+_METHOD = "speculative_method"
+_EXTRA_RETAINED_BY: Settings = ((_METHOD, "mtp"),)  # whose windows keep one token a draft but the first
 _FAMILIES = 3
 _RECOMPUTES = (("kv_load_failure_policy", "recompute"),)
 _HOST_BYTES = (1 << 14, 1 << 16, 1 << 18)  # few blocks, so that they are evicted; or all of them
@@ -101,6 +104,7 @@ def draw_setup(rng: Random, mix: Mix) -> EngineSetup:
     retains = drafts > 1 and WINDOW in kinds and CHUNK not in kinds and _happens(rng, mix.percent_extra_retained)
     sizes = _Sizes(block_size, drafts, max_model_len, drafts - 1 if retains else 0)
     groups = tuple([_GROUPS[kind](rng, sizes) for kind in kinds])
+    cached = _is_cached(rng, kinds, mix)
     return EngineSetup(
         groups=groups,
         num_blocks=2,
@@ -110,10 +114,22 @@ def draw_setup(rng: Random, mix: Mix) -> EngineSetup:
         async_scheduling=pipeline.async_scheduling,
         pipeline_parallel_size=pipeline.pipeline_parallel_size,
         num_speculative_tokens=drafts,
-        enable_prefix_caching=_is_cached(rng, kinds, mix),
+        enable_prefix_caching=cached,
+        hash_block_size=_hash_block_size(rng, mix, kinds, block_size) if cached else None,
         connector=_connector(rng, mix),
-        extra=_EXTRA_RETAINED_BY if retains else (),
+        extra=(_EXTRA_RETAINED_BY if retains else _method(rng, mix, kinds, drafts)) + _chosen(rng, mix.scheduling),
     )
+
+
+def _method(rng: Random, mix: Mix, kinds: Kinds, drafts: int) -> Settings:
+    """Chunks are no groups of their own beside eagle."""
+    method = _chosen(rng, mix.methods)
+    return ((_METHOD, method),) if method and drafts and not (method == "eagle" and CHUNK in kinds) else ()
+
+
+def _hash_block_size(rng: Random, mix: Mix, kinds: Kinds, block_size: int) -> int | None:
+    """A half or a quarter of a block. With one group, hits end with whole blocks and the size is not for the user to set."""
+    return block_size // rng.choice((2, 4)) if len(kinds) > 1 and _happens(rng, mix.percent_hash_block) else None
 
 
 class _Sizes(NamedTuple):
@@ -140,6 +156,11 @@ def _full(_rng: Random, sizes: _Sizes) -> KVCacheSpec:
     return FullAttentionSpec(block_size=sizes.block_size)
 
 
+def _rswa(rng: Random, sizes: _Sizes) -> KVCacheSpec:
+    """One token around a multiple of the block size."""
+    return RSWASpec(block_size=sizes.block_size, window=max(1, sizes.block_size * rng.randint(1, 2) + rng.choice((-1, 0, 1))))
+
+
 def _mamba_none(_rng: Random, sizes: _Sizes) -> KVCacheSpec:
     """One block holds the state of a whole request."""
     return MambaSpec(block_size=sizes.max_model_len, mode="none", num_speculative_blocks=sizes.drafts)
@@ -153,6 +174,7 @@ _GROUPS: Mapping[str, Callable[[Random, _Sizes], KVCacheSpec]] = {
     WINDOW: _window,
     CHUNK: _chunk,
     FULL: _full,
+    RSWA: _rswa,
     MAMBA_NONE: _mamba_none,
     MAMBA_ALIGN: _mamba_align,
 }
@@ -178,42 +200,63 @@ def _connector(rng: Random, mix: Mix) -> ConnectorSetup | None:
 # ---- operations ------------------------------------------------------------------------------------------------------
 
 
+class _Course(NamedTuple):
+    """What a workload's requests have in common. `related`: prompts of one family, at least a block long, so that one hits what another
+    has cached. `crowded`: several at once that fill the pool together, so that their outputs push one another out.
+    """
+
+    related: bool
+    crowded: bool
+
+
 def _operations(rng: Random, mix: Mix, setup: EngineSetup) -> Iterator[Operation]:
     """Rounds that add, fill the pipeline and process, in the proportions that keep it full, empty, or neither."""
+    related = setup.enable_prefix_caching and _happens(rng, mix.percent_related)
+    course = _Course(related, setup.max_num_seqs > 1 and _happens(rng, mix.percent_crowded))
     schedules_first = rng.choice((1, 2, 3))
     percent_abort = mix.percent_abort_consumer if setup.kv_consumer else mix.percent_abort
     added = 0
     for _ in range(rng.randint(3, _ROUNDS_MAX)):
         if added < _REQUESTS_MAX and (added == 0 or rng.random() < 0.4):
-            for _ in range(rng.choice((1, 1, 2))):
-                yield _add(rng, mix, setup, f"r{added}")
+            for _ in range(rng.choice((2, 3)) if course.crowded and not added else rng.choice((1, 1, 2))):
+                yield _add(rng, mix, setup, course, f"r{added}")
                 added += 1
         for _ in range(rng.choice((schedules_first, schedules_first, 1))):
             yield Schedule()
         if _happens(rng, percent_abort):
-            yield Abort(f"r{rng.randrange(added)}")
+            # The latest is the one that waits, or is pushed out.
+            yield Abort(f"r{rng.choice((added - 1, rng.randrange(added)))}")
         if setup.connector is not None and rng.random() < 0.5:
             yield _report(rng, mix)
         if rng.random() < 0.9:
-            yield _process(rng, setup)
+            yield _process(rng, mix, setup)
 
 
-def _add(rng: Random, mix: Mix, setup: EngineSetup, request_id: str) -> Add:
+def _add(rng: Random, mix: Mix, setup: EngineSetup, course: _Course, request_id: str) -> Add:
     lengths = boundary_lengths(setup)
-    prompt = rng.choice(lengths)
+    block_size = min(spec.block_size for spec in setup.groups)
+    if course.related:
+        lengths = tuple([length for length in lengths if length > block_size]) or lengths
+    prompt = _share_of_pool(rng, setup, block_size) if course.crowded else rng.choice(lengths)
     longest = max(1, setup.max_model_len - prompt)
     shared = 0
-    if _happens(rng, mix.percent_shared):
+    if _happens(rng, 90 if course.related else mix.percent_shared):
         shared = rng.choice((prompt, prompt, prompt // 2, rng.choice(lengths)))
     return Add(
         request_id,
         prompt_tokens=prompt,
-        max_tokens=min(longest, rng.choice((1, 2, 3, 5, 8, 16))),
-        family=rng.randrange(_FAMILIES) if shared else 0,
+        max_tokens=min(longest, rng.choice((block_size // 2 + 1, block_size + 1) if course.crowded else (1, 2, 3, 5, 8, 16))),
+        family=rng.randrange(1 if course.related else _FAMILIES) if shared else 0,
         shared_tokens=min(shared, prompt),
         offer=_offer(rng, mix, setup, prompt),
         is_stored=setup.connector is not None and _happens(rng, mix.percent_stored),
     )
+
+
+def _share_of_pool(rng: Random, setup: EngineSetup, block_size: int) -> int:
+    """Prompt tokens, in whole blocks or one fewer, of which two or three fill the pool. At most what leaves room for one more."""
+    blocks = (setup.num_blocks - 1) // len(setup.groups)
+    return max(1, min(blocks // rng.choice((2, 2, 3)) * block_size - rng.choice((0, 0, 1)), setup.max_model_len - 1))
 
 
 def _offer(rng: Random, mix: Mix, setup: EngineSetup, prompt: int) -> Offer | None:
@@ -235,10 +278,10 @@ def _ending(rng: Random, percent_failed: int) -> Ending:
     return rng.choice((Ending.FIRST_FAILED, Ending.ALL_FAILED)) if _happens(rng, percent_failed) else Ending.GOOD
 
 
-def _process(rng: Random, setup: EngineSetup) -> Process:
+def _process(rng: Random, mix: Mix, setup: EngineSetup) -> Process:
     drafts = setup.num_speculative_tokens
     rejected = tuple([rng.choice((0, drafts, rng.randint(0, drafts))) for _ in range(rng.choice((1, 1, 2, 3)))]) if drafts else (0,)
-    return Process(rejected, (rng.randrange(3),) if rng.random() < 0.05 else ())
+    return Process(rejected, (rng.randrange(3),) if _happens(rng, mix.percent_stop) else ())
 
 
 def _report(rng: Random, mix: Mix) -> Report:

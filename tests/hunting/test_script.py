@@ -148,3 +148,9 @@ def test_a_template_keeps_the_regions_of_its_features() -> None:
 def test_a_broken_template_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="template"):
         fill(text, {"x"}, {})
+
+
+def test_a_connector_of_vllms_own_has_no_script_and_its_finding_is_kept_all_the_same() -> None:
+    own = replace(SETUP, connector=ConnectorSetup(name="OffloadingConnector"))
+    assert script_for(replace(finding(Workload(own, ())), engine="vllm==0.33.0")) is None
+    assert script_for(replace(finding(Workload(SETUP, ())), engine="vllm==0.33.0")) is not None

@@ -11,8 +11,11 @@ import pytest
 
 from settled.model.disciplines import RIGHT
 from settled.model.specs import ChunkedLocalAttentionSpec, SlidingWindowSpec
+from settled.proofs.fuzzing.coverage import CAUSE
+from settled.proofs.hunting.coverage import HuntCoverage
 from settled.proofs.hunting.mixes import MIXES
 from settled.proofs.hunting.plain import WorkloadError, workload_as_dict, workload_of
+from settled.proofs.hunting.running import run_workload
 from settled.proofs.hunting.workloads import REDRAWS_MAX, WORKLOADS_A_SETUP, MixError, draw_setup, workloads
 from settled.reference.engines.operations import Abort, Add, Process, Report, Schedule, Workload
 from settled.reference.engines.protocol import Ending, Sink
@@ -101,6 +104,39 @@ def test_windows_are_hunted_without_what_is_a_finding_of_its_own() -> None:
     assert any(isinstance(each, Abort) for workload in drawn for each in workload.operations)
 
 
+def test_workloads_reach_hits_preemptions_and_evictions() -> None:
+    """Shares of the workloads on the reference: what a mix claims by its weights must come about."""
+    drawn = some("full", 160)
+    reached = Counter[str]()
+    for workload in drawn:
+        coverage = HuntCoverage()
+        run_workload(FACTORY, workload, coverage=coverage)
+        causes = {feature.what for feature in coverage.counts if feature.section == CAUSE}
+        reached.update(causes | {cause.split(":")[0] for cause in causes})
+    cached = sum(workload.setup.enable_prefix_caching for workload in drawn)
+    assert 0 < cached < len(drawn)
+    assert reached["computed: hit"] >= 0.3 * cached
+    assert reached["preempt"] >= 0.1 * len(drawn)
+    assert {"touch", "evict", "finish: stop", "finish: abort"} <= set(reached)
+
+
+def test_settings_of_every_sort_are_drawn() -> None:
+    setups = [draw_setup(Random(number), MIXES["all"]) for number in range(1000)]
+    drawn = {setting for setup in setups for setting in setup.extra}
+    assert {("speculative_method", "mtp"), ("speculative_method", "eagle"), ("speculative_method", "ngram")} <= drawn
+    assert {name for name, _ in drawn} == {
+        "speculative_method",
+        "watermark",
+        "long_prefill_token_threshold",
+        "scheduler_reserve_full_isl",
+    }
+    assert any(setup.hash_block_size is not None for setup in setups)
+    assert all(setup.enable_prefix_caching and len(setup.groups) > 1 for setup in setups if setup.hash_block_size is not None)
+    retained = [setup for setup in setups if any(isinstance(spec, SlidingWindowSpec) and spec.extra_retained for spec in setup.groups)]
+    assert retained
+    assert all(("speculative_method", "mtp") in setup.extra for setup in retained)
+
+
 class PickyFactory(ReferenceFactory):
     """Takes synchronous scheduling only."""
 
@@ -118,6 +154,7 @@ def test_refused_setups_are_drawn_again_and_counted() -> None:
     assert {reason for reasons in refused for reason in reasons} == {
         "no asynchronous scheduling",
         "the reference has the mock connector only",
+        "the reference has no settings of its own",
     }
     assert all(number % WORKLOADS_A_SETUP == 0 for number, reasons in enumerate(refused) if reasons)
 

@@ -48,6 +48,7 @@ class VllmEngine:
         self.vllm_config = started.vllm_config
         self.scheduler: Any = started.scheduler
         self.max_in_flight_steps = started.max_in_flight_steps
+        self._check_drafts_beneath_the_recorder()
         self.recorder: SchedulerRecorder | None = None
         if sink is not None:
             self.recorder = SchedulerRecorder(
@@ -62,6 +63,17 @@ class VllmEngine:
         # Asynchronous scheduling counts on drafts that it never sees; otherwise the loop hands those of a step over once it is dispatched.
         self._handed_drafts = setup.num_speculative_tokens if not self.vllm_config.scheduler_config.async_scheduling else 0
         self._awaits_drafts: Step | None = None  # of this step, until the oldest has been taken in
+
+    def _check_drafts_beneath_the_recorder(self) -> None:
+        """A step whose drafts have no token is the engine's fault, before anything impossible is recorded."""
+        original = self.scheduler.schedule
+
+        def schedule(*args: Any, **kwargs: Any) -> Any:
+            output = original(*args, **kwargs)
+            check_drafts(output)
+            return output
+
+        self.scheduler.schedule = schedule
 
     # ---- requests ----------------------------------------------------------------------------------------------------
 
@@ -125,8 +137,6 @@ class VllmEngine:
         self._steps += 1
         self.workers.step_starts(self._steps)
         output = self.scheduler.schedule()
-        if output.scheduled_spec_decode_tokens:
-            check_drafts(output)
         step = step_of(self._steps, output, self.scheduler.requests)
         self.workers.dispatch(step)
         self._unprocessed.append(step)
@@ -208,7 +218,7 @@ class VllmEngine:
 
         Raises RuntimeError, the harness's fault, where they agree, and what was recorded of them says something else.
         """
-        if self.is_idle and not self.scheduler.has_requests():
+        if self.is_idle:
             found = self._inspector.at_idle()
         else:
             found = self._inspector.inspect([{row.request_id: row.tokens for row in step.rows} for step in self._unprocessed])
@@ -231,9 +241,13 @@ class VllmEngine:
 
     @property
     def is_idle(self) -> bool:
-        """No request, no unprocessed step, no transfer, nothing deferred."""
+        """No request, no unprocessed step, no transfer, nothing deferred.
+
+        Nor a finished request that workers have not been told of: an empty step still does that.
+        """
         return (
             not self.scheduler.requests
+            and not self.scheduler.has_requests()
             and not self._unprocessed
             and self.workers.is_idle
             and not getattr(self.scheduler, "deferred_frees", ())
@@ -244,6 +258,7 @@ class VllmEngine:
         if self.recorder is not None:
             self.recorder.end(self.is_idle)
             self.recorder.detach()
+        del self.scheduler.schedule
         self.scheduler.shutdown()
 
 

@@ -32,6 +32,7 @@ SETTINGS = ("speculative_method", "watermark", "long_prefill_token_threshold", "
 
 _FAILURE_POLICY = "kv_load_failure_policy"  # a connector's `extra` may name it: recompute or fail; otherwise the release's default
 _DEFAULT_BLOCK_SIZE = 16  # tokens, where no attention group has one
+_MTP_ARCHITECTURE = "Step3p5ForCausalLM"  # one that vLLM gives a module for each draft: its windows keep extra tokens
 _ELEMENT = 16  # elements of a head in the group with the largest blocks
 
 
@@ -166,6 +167,8 @@ def _speculative_config(method: str, tokens: int, max_model_len: int, stages: in
     drafter: dict[str, Any] = {"model": model_folder()}
     if method == "ngram":
         drafter = {"prompt_lookup_max": 4}
+    elif method == "mtp":
+        drafter = {"model": model_folder(architectures=(_MTP_ARCHITECTURE,), num_nextn_predict_layers=tokens)}
     return SpeculativeConfig(
         method=method,
         num_speculative_tokens=tokens,

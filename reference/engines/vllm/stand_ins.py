@@ -66,7 +66,7 @@ def prepare_process() -> None:
 
 
 @cache
-def model_folder(**changes: int) -> str:
+def model_folder(**changes: int | tuple[str, ...]) -> str:
     """A folder with a model's config.json, removed at exit. `changes` are further keys of it."""
     folder = tempfile.mkdtemp(prefix="settled-model-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

@@ -60,7 +60,7 @@ def test_with_stages_and_without_asynchronous_scheduling_the_loop_dispatches_dra
     setup = replace(engine_core.setup_of(async_scheduling=False, drafts=DRAFTS, spare_blocks=40), pipeline_parallel_size=2)
     by_loop = dispatched_by_loop(setup, 2)
     assert by_loop == [(20, 0), (DRAFTS, DRAFTS)]
-    assert dispatched_by_adapter(setup) == by_loop
+    assert dispatched_by_adapter(setup) == by_loop[:1]  # the second is refused before anyone hears of it, with the same numbers
 
 
 @pytest.mark.parametrize("is_async", [True, False])

@@ -7,7 +7,6 @@ between releases is settled here, when the script is written.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from importlib.resources import files
 from textwrap import wrap
 from zlib import crc32
@@ -24,12 +23,13 @@ from settled.reference.engines.vllm.releases import Release
 from settled.reference.engines.vllm.steps import DraftsWithoutTokenError
 
 _READS = ("read_resident", "rollback_resident", "write_owned")
-_JUDGED = {"reads", "progress", "caps", "references", "counters"}  # features that come with a condition
+_JUDGED = {"reads", "progress", "caps", "references", "counters", "computed"}  # features that come with a condition
 # What the script's own comparison of references with holders sees; of another cause it says nothing.
 _OF_REFERENCES = ("inspected: references_", "inspected: held_block_free", "inspected: free_block_lost")
 _EXITS = "Exits 1 where the fault is there, 0 where it is not."
 _ENDS = "Ends in the scheduler's exception where the fault is there, exits 0 where it is not."
 _SHOWS = "Prints the scheduler's objects at the end; it does not judge them."
+_NO_PROGRESS = ("nothing moves", "no end")  # how a run says that it gave up
 _RESUMED_FLAG = "cached.resumed_from_preemption[cached.req_ids.index(request_id)]"
 _MEANING = {
     "read_resident": "a dispatched step reads a KV cache block that is null, or back in the pool",
@@ -50,8 +50,9 @@ def standalone_script(workload: Workload, release: str, finding: Finding) -> str
     Raises SetupError for a release that is no number, a group that vLLM has no spec for, a connector other than the mock.
     """
     known = Release(release)
-    operations = finding.done or workload.operations
-    connector = ScriptedConnector(workload.setup, operations, known)
+    # A script serves what is left itself, and says so in one line: the run's own serving would only be longer.
+    operations = workload.operations if _is_stuck(finding.key) else finding.done or workload.operations
+    connector = ScriptedConnector(workload.setup, operations, known, serves=_is_stuck(finding.key))
     features = _features(workload.setup, operations, finding.key, known) | _present(connector.features)
     if features & _JUDGED or finding.key.property == ENGINE_FAULT:
         features |= {"judged"}
@@ -78,7 +79,7 @@ def script_for(finding: Finding) -> str | None:
     if engine.name != VLLM or not engine.release:
         return None
     try:
-        return standalone_script(replace(finding.workload, operations=finding.done), engine.release, finding)
+        return standalone_script(finding.workload, engine.release, finding)
     except SetupError:
         return None
 
@@ -90,12 +91,16 @@ def _present(features: Mapping[str, bool]) -> frozenset[str]:
     return frozenset(name for name, is_present in features.items() if is_present)
 
 
+def _is_stuck(key: Key) -> bool:
+    """Whether requests do not finish, whatever keeps them: not an engine that hangs, or is busy without any."""
+    return key.property == "admission_progress" and key.cause.startswith(_NO_PROGRESS) and not key.cause.endswith("no request is left")
+
+
 def _features(setup: EngineSetup, operations: Sequence[Operation], key: Key, release: Release) -> frozenset[str]:
     """The regions of the template that this workload, this finding and this release need."""
     hashes = setup.enable_prefix_caching or setup.connector is not None
     reads = key.property in _READS
     freed = reads and key.cause.startswith(("freed", "reallocated"))
-    is_stuck = key.property == "admission_progress" and key.cause.endswith("requests are left")
     loads = reads and key.cause.startswith(("loaded_over", "reallocated")) and setup.kv_consumer
     return _present(
         {
@@ -111,10 +116,11 @@ def _features(setup: EngineSetup, operations: Sequence[Operation], key: Key, rel
             "freed_in_flight": freed,
             "loads_over": loads,
             "losses": freed or loads,
-            "progress": is_stuck,
+            "progress": _is_stuck(key),
             "caps": "above_cap" in key.cause,
             "references": key.property == "single_owner" and key.cause.startswith(_OF_REFERENCES),
             "counters": key.property == "counters_symmetric" and key.cause == "inspected: in_flight",
+            "computed": key.property == "counters_symmetric" and key.cause == "inspected: computed",
             "unchecked_drafts": key.cause.startswith(DraftsWithoutTokenError.__name__),
             "objects": not reads and key.property != ENGINE_FAULT,
         }

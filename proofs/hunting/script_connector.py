@@ -15,13 +15,17 @@ _FAILED = {Ending.GOOD: "slice(0)", Ending.FIRST_FAILED: "slice(1)", Ending.ALL_
 
 
 class ScriptedConnector:
-    """What the script's connector needs to know. Raises SetupError for a connector that is not the mock."""
+    """What the script's connector needs to know. `serves`: the script reports what its operations leave unreported.
 
-    def __init__(self, setup: EngineSetup, operations: Sequence[Operation], release: Release) -> None:
+    Raises SetupError for a connector that is not the mock.
+    """
+
+    def __init__(self, setup: EngineSetup, operations: Sequence[Operation], release: Release, *, serves: bool = False) -> None:
         if setup.connector is not None and setup.connector.name != MOCK_CONNECTOR:
             raise SetupError(f"no script for connector {setup.connector.name}: only the mock is known to one")
         self._setup = setup
         self._release = release
+        self._serves = serves
         self._adds = [operation for operation in operations if isinstance(operation, Add)]
         self._reports = [operation for operation in operations if isinstance(operation, Report)]
         self._has_one_group = len(setup.groups) == 1
@@ -36,7 +40,7 @@ class ScriptedConnector:
             "synchronous": bool(synchronous),
             "synchronous_failures": self._has_one_group and any(offer.ending is not Ending.GOOD for offer in synchronous),
             "stores": bool(self._stored),
-            "reports": any(not report.again for report in self._reports),
+            "reports": any(not report.again for report in self._reports) or (self._serves and self._has_to_report),
             "block_failures": self._has_one_group and has_failures,
             "request_failures": not self._has_one_group and has_failures,
         }
@@ -69,6 +73,11 @@ class ScriptedConnector:
         if self._fails(report):
             arguments.append(f"failed={_FAILED[report.ending]}")
         return f"report({', '.join(arguments)})"
+
+    @property
+    def _has_to_report(self) -> bool:
+        """Whether there are transfers beside the steps: all but loads within one."""
+        return bool(self._stored) or any(offer.is_async for offer in self._offers.values())
 
     @property
     def _has_failures(self) -> bool:

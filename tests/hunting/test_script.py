@@ -19,6 +19,7 @@ from settled.proofs.hunting.template import fill
 from settled.proofs.hunting.workloads import workloads
 from settled.proofs.watching import Key
 from settled.reference.engines.operations import Abort, Add, Process, Schedule, Workload
+from settled.reference.engines.protocol import Offer
 from settled.reference.engines.reference_engine import ReferenceFactory
 from settled.reference.engines.setup import ConnectorSetup, EngineSetup, SetupError
 from settled.reference.engines.vllm.releases import TESTED
@@ -34,9 +35,11 @@ KEYS = (
     Key("rollback_resident", "released_before_rollback[window]", "sliding_window"),
     Key("single_owner", "inspected: references_below_holders", ""),
     Key("counters_symmetric", "inspected: in_flight", ""),
+    Key("counters_symmetric", "inspected: computed", ""),
     Key("held_bounded", "above_cap", "sliding_window"),
     Key("held_bounded", "below_need", "sliding_window"),
     Key("admission_progress", "nothing moves, requests are left", ""),
+    Key("admission_progress", "no end, preempted for ever[chunked_local]", ""),
     Key("engine_fault", "AssertionError in block_pool.py:free_blocks", ""),
 )
 
@@ -101,7 +104,9 @@ def test_what_the_run_did_comes_before_what_the_workload_says() -> None:
         ("inspected: pool_not_free_at_idle", "single_owner", False),
         ("inspected: in_flight", "counters_symmetric", True),
         ("inspected: placeholders", "counters_symmetric", False),
+        ("inspected: computed", "counters_symmetric", True),
         ("nothing moves, requests are left", "admission_progress", True),
+        ("no end, preempted for ever[chunked_local]", "admission_progress", True),
         ("nothing moves, no request is left", "admission_progress", False),
         ("hangs in scheduler.py:schedule", "admission_progress", False),
     ],
@@ -150,3 +155,20 @@ def test_a_connector_of_vllms_own_has_no_script_and_its_finding_is_kept_all_the_
     own = replace(SETUP, connector=ConnectorSetup(name="OffloadingConnector"))
     assert script_for(replace(finding(Workload(own, ())), engine="vllm==0.33.0")) is None
     assert script_for(replace(finding(Workload(SETUP, ())), engine="vllm==0.33.0")) is not None
+
+
+def test_a_script_of_a_stuck_request_reports_what_its_operations_leave() -> None:
+    """Otherwise a load that nobody reports would look like the fault. One within a step reports itself."""
+    setup = replace(SETUP, connector=ConnectorSetup())
+    stuck = Key("admission_progress", "nothing moves, never admitted[full]", "")
+    for is_async in (True, False):
+        workload = Workload(setup, (Add("r0", prompt_tokens=128, max_tokens=1, offer=Offer(64, is_async=is_async)),))
+        text = standalone_script(workload, "0.33.0", finding(workload, stuck))
+        assert ("        report()\n" in text) == is_async
+    assert "        report()\n" not in standalone_script(workload, "0.33.0", finding(workload))
+
+
+def test_a_script_of_a_stuck_request_serves_what_is_left_itself() -> None:
+    workload = Workload(SETUP, (Add("r0", prompt_tokens=128, max_tokens=1),))
+    known = replace(finding(workload, Key("admission_progress", "no end, requests are left", "")), done=chunked_prefill().operations)
+    assert "process()" not in standalone_script(workload, "0.33.0", known).splitlines()

@@ -1,16 +1,21 @@
-"""What was found in a release shows again on that release."""
+"""What was found in a release shows again on that release: to the hunt, and to the committed script, which is the one that it writes."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from driving import FACTORY
+from script_runs import run_script
 
 from settled.proofs.hunting.corpus import workload_in
+from settled.proofs.hunting.finding import finding_of
 from settled.proofs.hunting.running import run_workload
+from settled.proofs.hunting.script import script_for
 from settled.proofs.watching import key_of
 
 FOLDER = Path(__file__).parents[2] / "data" / "findings" / "vllm"
@@ -27,3 +32,26 @@ def test_a_finding_shows_again(name: str) -> None:
     raw = FINDINGS[name]
     run = run_workload(FACTORY, workload_in(raw))
     assert key_of(raw) in run.found, sorted(run.found)
+
+
+@pytest.mark.parametrize("name", OF_RELEASE)
+def test_its_script_shows_it(name: str) -> None:
+    """Exit code 1, which is what a text in sys.exit makes."""
+    printed = run_script((FOLDER / f"{name}.py").read_text())
+    assert printed.ending == "The fault is there.", printed
+    assert "schedule step 0" in printed.text
+
+
+@pytest.mark.parametrize("name", FINDINGS)
+def test_its_script_is_what_a_hunt_writes(name: str) -> None:
+    assert (FOLDER / f"{name}.py").read_text() == script_for(finding_of(FINDINGS[name]))
+
+
+def test_a_script_runs_in_a_process_of_its_own() -> None:
+    """Nothing that this process has put in place helps it. One with a connector, where there is one: start-up asks more of it."""
+    if not OF_RELEASE:
+        pytest.skip("no finding of this release is kept")
+    name = max(OF_RELEASE, key=lambda each: "connector" in FINDINGS[each]["workload"]["setup"])
+    done = subprocess.run([sys.executable, str(FOLDER / f"{name}.py")], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.endswith("The fault is there.\n")

@@ -232,10 +232,11 @@ def drop(live: Live, line: int, event: Drop) -> None:
 
 
 def copy(live: Live, line: int, event: Copy) -> None:
-    """Runs on the device at the start of its step, in step order: nothing to judge here."""
+    """Runs on the device at the start of its step, in step order: nothing to judge here. Later writes harm it no more."""
     live.check_group(event.group)
     live.check_blocks((event.source, event.target))
     live.check_after(event.after)
+    live.ledger.copied(event.source)
 
 
 def zero(live: Live, line: int, event: Zero) -> None:

@@ -151,6 +151,21 @@ class Ledger:
                 del self._holders[holder, key]
         return freed
 
+    def copied(self, block: int) -> None:
+        """A block is copied at the start of a step: writes of that step and of later ones come after it, and what is held for the copy
+        only keeps the block in memory."""
+        holder = next((holder for (holder, kind), held in self._holders.items() if kind == "copy" and block in held), None)
+        if holder is None:
+            return
+        held = self._holders[holder, "copy"]
+        _one_less(held, block)
+        if not held:
+            del self._holders[holder, "copy"]
+        self._holders.setdefault((holder, "pin"), Counter())[block] += 1
+        _one_less(self._copies, block)
+        self._pins[block] += 1
+        self.shared_blocks -= self.users(block) == 1
+
     def _kind_held(self, holder: str, block: int) -> HolderKind | None:
         return next((kind for kind in _KINDS if block in self._holders.get((holder, kind), ())), None)
 

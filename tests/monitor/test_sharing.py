@@ -65,6 +65,24 @@ def test_a_pin_on_what_the_request_itself_writes_is_no_sharing(kit: Any) -> None
     assert copied.schedule(1, kit.entry(0, 4, [1])).found() == {"write_owned": {"shared[never released]": 1}}
 
 
+@pytest.mark.parametrize(("copied", "is_fine"), [(1, True), (2, False), (None, False)])
+def test_a_step_writes_what_was_copied_at_its_start(kit: Any, copied: int | None, is_fine: bool) -> None:
+    """Block 1 is held for a copy until that is over; the copy is made at the start of step 1, and step 1 of A goes on in the block."""
+    trace = kit.Builder(kit.FULL, records=("content",)).add().allocate(1).put(ev.Hold(holder="h", kind="copy", blocks=(1,)))
+    trace.put(ev.Hold(holder="h", kind="pin", blocks=(2,)))
+    if copied is not None:
+        trace.put(ev.Copy(step=1, group=0, source=copied, target=3 - copied))
+    trace.schedule(1, kit.entry(0, 4, [1]))
+    assert ("write_owned" not in trace.found()) == is_fine
+    assert "single_owner" not in trace.put(ev.Drop(holder="h", blocks=(1, 2), freed=(2,))).found()
+
+
+def test_others_that_share_a_copied_block_still_read_it(kit: Any) -> None:
+    trace = kit.Builder(kit.FULL, records=("content",)).add().allocate(1).put(ev.Hold(holder="h", kind="copy", blocks=(1,)))
+    trace.put(ev.Copy(step=1, group=0, source=1, target=2)).add("B").touch(1, request="B")
+    assert trace.schedule(1, kit.entry(0, 4, [1])).found() == {"write_owned": {"shared[never released]": 1}}
+
+
 @pytest.mark.parametrize(("end", "is_fine"), [(2, True), (4, True), (None, False)])
 def test_a_block_that_is_copied_for_its_first_tokens_is_filled_on(kit: Any, end: int | None, is_fine: bool) -> None:
     """Step 1 of A writes tokens 0 to 3 of block 1; a copy of it is made for what the block's hash stands for, if it has one."""

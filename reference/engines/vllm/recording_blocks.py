@@ -172,6 +172,7 @@ class BlockRecorder:
                 table[target.block_id] = index
                 self._recording.emit(Allocate(request=known.name, group=group, first_index=index, blocks=(target.block_id,)))
             self.holders.hold(COPIES, "pin", (target.block_id,))
+        self.cache.tell_moved()
         return fresh
 
     def _place(self, known: KnownRequest, group: int, ids: list[int], places: dict[int, int], event: type[Allocate] | type[Touch]) -> None:
@@ -258,8 +259,8 @@ class BlockRecorder:
         elif self.fence.is_draining:
             self.fence.drained(ids, freed)
         else:
-            holder = self.holders.any_that_holds(ids)
-            if holder is None or not self.holders.drop(holder, ids, [block for block in ids if block in freed]):
+            holder = COPIES if self.fence.is_freeing_copies else self.holders.any_but_copies(ids)
+            if holder is None or not self.holders.drop(holder, ids, freed):
                 recording.unattributed.append(f"blocks {ids} were freed, which nobody held")
 
     def _released(self, known: KnownRequest, group: int, ids: list[int], freed: set[int]) -> None:

@@ -16,6 +16,7 @@ class CacheRecorder:
         self._recording = recording
         self._pool = pool
         self._evicted: list[CacheEntry] | None = None  # while the pool hands out blocks: what it evicts for that
+        self._moved: list[tuple[int, int]] = []  # source and target of copies whose entries moved, until the copies are told
         patches = recording.patches
         patches.wrap(pool, "_maybe_evict_cached_block", self._around_evict)
         patches.wrap(pool, "cache_full_blocks", self._around_cache_full_blocks)
@@ -98,12 +99,18 @@ class CacheRecorder:
     def _around_move(self, original: Any) -> Any:
         def move_block_hashes(src_block: Any, dst_block: Any) -> None:
             original(src_block, dst_block)
-            moved = self.cached.get(src_block.block_id)
-            if moved:
-                self._evict(src_block.block_id)
-                self._cache([_of_block(entry, dst_block.block_id) for entry in moved])
+            self._moved.append((src_block.block_id, dst_block.block_id))
 
         return move_block_hashes
+
+    def tell_moved(self) -> None:
+        """Tells which entries moved to a copy. What is copied is what they stand for: who asks at the copy must still find them there."""
+        for source, target in self._moved:
+            moved = self.cached.get(source)
+            if moved:
+                self._evict(source)
+                self._cache([_of_block(entry, target) for entry in moved])
+        self._moved.clear()
 
     def _around_reset(self, original: Any) -> Any:
         def reset_prefix_cache(*args: Any, **kwargs: Any) -> bool:

@@ -32,6 +32,7 @@ class FenceRecorder:
     def __init__(self, recording: Recording, holders: Holders) -> None:
         self.fenced: deque[FencedTables] = deque()
         self.is_draining = False
+        self.is_freeing_copies = False
         self._recording = recording
         self._holders = holders
         self._popped: list[tuple[int, int, int]] = []
@@ -62,7 +63,11 @@ class FenceRecorder:
         def free_cow_retained_blocks(blocks: Any, fence_seq: int) -> None:
             queue = self._recording.scheduler.deferred_frees
             length = len(queue)
-            original(blocks, fence_seq)
+            self.is_freeing_copies = True
+            try:
+                original(blocks, fence_seq)
+            finally:
+                self.is_freeing_copies = False
             if len(queue) > length:
                 self.fenced.append(FencedTables(None))
 
@@ -83,7 +88,7 @@ class FenceRecorder:
         oldest = self.fenced.popleft() if self.fenced else FencedTables(None)
         known = oldest.known
         if known is None or oldest.holder is not None:
-            if not self._holders.drop(oldest.holder or COPIES, blocks, [block for block in blocks if block in freed]):
+            if not self._holders.drop(oldest.holder or COPIES, blocks, freed):
                 self._recording.unattributed.append(f"deferred free of blocks {blocks}, which nobody gave up")
         else:
             if sorted(blocks) != sorted([block for _, _, block in oldest.entries]):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Literal
 
 from settled.model.events import Drop, Hold
@@ -32,8 +32,9 @@ class Holders:
         """References of somebody who is forgotten become a holder's; nothing is told."""
         self.held.setdefault((holder, "pin"), Counter()).update(blocks)
 
-    def drop(self, holder: str, blocks: Sequence[int], freed: Sequence[int]) -> bool:
-        """One reference less of each; whether the holder has them all."""
+    def drop(self, holder: str, blocks: Sequence[int], freed: Set[int]) -> bool:
+        """One reference less of each; whether the holder has them all. A block that stands twice in `blocks` is freed once: two copies of
+        one source end together."""
         if not self.holds(holder, blocks):
             return False
         for block in blocks:
@@ -44,7 +45,9 @@ class Holders:
                 del held[block]
                 if not held:
                     del self.held[key]
-        self._recording.emit(Drop(holder=holder, blocks=tuple(blocks), freed=tuple(freed)))
+        self._recording.emit(
+            Drop(holder=holder, blocks=tuple(blocks), freed=tuple(dict.fromkeys([block for block in blocks if block in freed])))
+        )
         return True
 
     def holds(self, holder: str, blocks: Sequence[int]) -> bool:
@@ -52,6 +55,17 @@ class Holders:
         held: Counter[int] = sum((held for (name, _), held in self.held.items() if name == holder), Counter())
         return not Counter(blocks) - held
 
-    def any_that_holds(self, blocks: Sequence[int]) -> str | None:
-        """The first holder that has all these references."""
-        return next((name for name, _ in self.held if self.holds(name, blocks)), None)
+    def any_but_copies(self, blocks: Sequence[int]) -> str | None:
+        """The first holder that has all these references. Copies are none: the scheduler says when it gives up theirs."""
+        return next((name for name, _ in self.held if name != COPIES and self.holds(name, blocks)), None)
+
+    def copied(self, source: int) -> None:
+        """The copy of a block has been told of: from then on its reference is a pin. Nothing is told, a `copy` event says it."""
+        held = self.held.get((COPIES, "copy"))
+        if held and held[source]:
+            held[source] -= 1
+            if not held[source]:
+                del held[source]
+                if not held:
+                    del self.held[COPIES, "copy"]
+            self.take_over(COPIES, (source,))

@@ -90,6 +90,7 @@ class StepRecorder:
         for copy in getattr(step.output, "kv_cache_block_copies", None) or ():
             group = self._blocks.copy_groups.pop(copy.dst_block_id, 0)
             self._recording.emit(Copy(step=step.step, group=group, source=copy.src_block_id, target=copy.dst_block_id))
+            self._blocks.holders.copied(copy.src_block_id)
 
     def _rows_told(self, output: Any) -> dict[str, tuple[int, PerGroup, bool]]:
         """Per request: its start, and the blocks that the worker is told to append to its rows, or to replace them with."""

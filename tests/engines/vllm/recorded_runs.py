@@ -41,6 +41,7 @@ class Shape:
     caches: bool = False
     asynchronous: bool = True
     connector: bool = False
+    hash_block: int | None = None  # tokens; below a block, hits end within blocks, which are copied
 
     @property
     def setup(self) -> EngineSetup:
@@ -53,6 +54,7 @@ class Shape:
             async_scheduling=self.asynchronous,
             num_speculative_tokens=self.drafts,
             enable_prefix_caching=self.caches,
+            hash_block_size=self.hash_block,
             connector=ConnectorSetup() if self.connector else None,
         )
 
@@ -68,6 +70,8 @@ SHAPES: dict[str, Shape] = {
     "mamba-none": Shape((MambaSpec(block_size=LENGTH, mode="none"),)),
     "mamba-align": Shape((FULL, _align(0)), caches=True),
     "mamba-align-drafts": Shape((FULL, _align(2)), drafts=2, caches=True),
+    "copies": Shape((FULL, _align(0)), caches=True, hash_block=2),
+    "copies-connector": Shape((FULL, _align(2)), drafts=2, caches=True, connector=True, hash_block=2),
     "connector": Shape((FULL,), caches=True, connector=True),
     "connector-window": Shape((FULL, WINDOW), caches=True, connector=True),
 }

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 from recorded_runs import SHAPES, Run, create, operations, play_all
 
-from settled.model.events import Config, End, Event, Finish, Move, Process, Release, Schedule, State
+from settled.model.events import Config, Copy, Drop, End, Event, Finish, Move, Process, Release, Schedule, State
 from settled.model.monitor.monitor import Monitor
 from settled.model.properties import Contract, Property
-from settled.reference.engines.operations import Add, play
+from settled.reference.engines.operations import Abort, Add, play
 from settled.reference.engines.operations import Process as ProcessOperation
 from settled.reference.engines.operations import Schedule as ScheduleOperation
 from settled.reference.engines.vllm.adapter import VllmFactory
+from settled.reference.engines.vllm.recording_holders import CONNECTOR, COPIES
 
 SEEDS = range(4)
 AT_ONCE = {"finish", "abort", "preempt"}  # whole requests: vLLM frees them at once where no connector loads
@@ -197,6 +198,49 @@ def test_speculative_states_move() -> None:
     moves = [event for event in events if isinstance(event, Move)]
     assert moves
     assert all(move.to_index > move.from_index for move in moves)
+
+
+def _copying(num_requests: int) -> Any:
+    """A request whose prompt others share; they hit in the middle of its last block, which each of them has copied."""
+    run = _accepted("copies")
+    for number in range(num_requests):
+        assert play(run.engine, Add(f"r{number}", 3, 4, shared_tokens=3))
+        if not number:
+            for _ in range(2):
+                play(run.engine, ScheduleOperation())
+                play(run.engine, ProcessOperation())
+    return run
+
+
+def test_copies_of_one_block_end_together_and_free_it_once() -> None:
+    run = _copying(3)
+    play(run.engine, Abort("r0"))
+    play(run.engine, ScheduleOperation())
+    copies = [event for event in run.events if isinstance(event, Copy)]
+    drops = [event for event in run.events if isinstance(event, Drop)]
+    source = copies[-1].source
+    assert [copy.source for copy in copies].count(source) == 2
+    assert [(drop.blocks.count(source), drop.freed.count(source)) for drop in drops if source in drop.blocks][-1] == (2, 1)
+    assert all(events == [] for events in run.violations.values())
+
+
+def test_what_a_connector_gives_up_is_not_taken_for_a_copys() -> None:
+    """A connector pins the very block that is being copied, and gives it up before the copy is over."""
+    run = _accepted("copies-connector")
+    pool, recorder = run.engine.scheduler.kv_cache_manager.block_pool, run.engine.recorder
+    for step in (Add("r0", 3, 4, shared_tokens=3), *[ScheduleOperation(), ProcessOperation()] * 2, Add("r1", 3, 4, shared_tokens=3)):
+        play(run.engine, step)
+    play(run.engine, ScheduleOperation())
+    source = next(event.source for event in reversed(run.events) if isinstance(event, Copy))
+    block = pool.blocks[source]
+    pool.touch([block])
+    pool.free_blocks([block])
+    dropped = run.events[-1]
+    assert isinstance(dropped, Drop)
+    assert (dropped.holder, dropped.blocks) == (CONNECTOR, (source,))
+    play(run.engine, ProcessOperation())
+    assert recorder.unattributed == ()
+    assert [event.holder for event in run.events if isinstance(event, Drop)][-1] == COPIES
 
 
 def test_the_state_has_what_is_in_flight() -> None:

@@ -109,6 +109,7 @@ def _features(setup: EngineSetup, operations: Sequence[Operation], key: Key, rel
             "drafts": setup.num_speculative_tokens > 0,
             "sync_drafts": setup.num_speculative_tokens > 0 and not setup.async_scheduling,
             "hashes": hashes,
+            "mtp": setup.num_speculative_tokens > 0 and dict(setup.extra).get("speculative_method") == "mtp",
             "resolve": needs_resolving(setup, release),
             "retention": setup.enable_prefix_caching and release.has("retention_interval"),
             "stops": any(isinstance(operation, Process) and operation.stops for operation in operations),

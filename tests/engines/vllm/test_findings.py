@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from settled.proofs.watching import key_of
 
 FOLDER = Path(__file__).parents[2] / "data" / "findings" / "vllm"
 FINDINGS: dict[str, dict[str, Any]] = {path.stem: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))}
+RAISED = ["aligned-states-load-undercounted", "window-hashes-beyond-lookahead"]  # vLLM fails, and the script with it
 OF_RELEASE = [name for name, raw in FINDINGS.items() if raw["engine"].replace("==", " ") == FACTORY.name]
 
 
@@ -36,8 +38,13 @@ def test_a_finding_shows_again(name: str) -> None:
 
 @pytest.mark.parametrize("name", OF_RELEASE)
 def test_its_script_shows_it(name: str) -> None:
-    """Exit code 1, which is what a text in sys.exit makes."""
+    """Exit code 1, which is what a text in sys.exit makes, and so does what vLLM itself raises."""
     printed = run_script((FOLDER / f"{name}.py").read_text())
+    if name in RAISED:
+        assert isinstance(printed.ending, Exception)
+        frame = traceback.extract_tb(printed.ending.__traceback__)[-1]
+        assert FINDINGS[name]["cause"] == f"{type(printed.ending).__name__} in {Path(frame.filename).name}:{frame.name}"
+        return
     assert printed.ending == "The fault is there.", printed
     assert "schedule step 0" in printed.text
 
@@ -51,7 +58,7 @@ def test_a_script_runs_in_a_process_of_its_own() -> None:
     """Nothing that this process has put in place helps it. One with a connector, where there is one: start-up asks more of it."""
     if not OF_RELEASE:
         pytest.skip("no finding of this release is kept")
-    name = max(OF_RELEASE, key=lambda each: "connector" in FINDINGS[each]["workload"]["setup"])
+    name = max([each for each in OF_RELEASE if each not in RAISED], key=lambda each: "connector" in FINDINGS[each]["workload"]["setup"])
     done = subprocess.run([sys.executable, str(FOLDER / f"{name}.py")], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 1, done.stderr
     assert done.stderr.endswith("The fault is there.\n")

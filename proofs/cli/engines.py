@@ -15,6 +15,7 @@ def engines() -> None:
     """Install releases of real engines, each a folder, all of one engine in one environment of packages.
 
     They lie in the folder that SETTLED_HOME names, or else in the platform's cache. pip brings them, under the user's own configuration.
+    Exit code: each command's help says it.
     """
 
 

@@ -131,7 +131,7 @@ def _parallel_arguments(setup: EngineSetup) -> str:
 
 
 def _draft_arguments(setup: EngineSetup, release: Release) -> str:
-    method = dict(setup.extra).get(_METHOD, "draft_model" if release.has("draft_models") else "eagle")
+    method = str(dict(setup.extra).get(_METHOD, "draft_model" if release.has("draft_models") else "eagle"))
     drafter = {"ngram": "prompt_lookup_max=4", "mtp": "model=drafter_folder.name"}
     return f'method="{method}", ' + drafter.get(str(method), "model=model_folder.name")
 

@@ -243,8 +243,9 @@ def schedule():
         awaits_drafts = step
         if len(unprocessed) < vllm_config.max_concurrent_batches:
             hand_drafts()
-    if not step.parts and len(unprocessed) == 1:
-        process()
+    if not any(each.parts for each in unprocessed):
+        while unprocessed:
+            process()
     return bool(step.parts)
 
 

@@ -217,8 +217,9 @@ def schedule():
         log(f"  {request_id}: tokens {part.start} to {part.start + count - 1}; tables {part.table}")
     num_steps += 1
     unprocessed.append(step)
-    if not step.parts and len(unprocessed) == 1:
-        process()
+    if not any(each.parts for each in unprocessed):
+        while unprocessed:
+            process()
     return bool(step.parts)
 
 

@@ -163,6 +163,7 @@ def test_an_abort_between_schedule_and_process_leaves_nothing() -> None:
     assert not engine.is_idle
     asked: list[StepRequest] = []
     engine.process(lambda row: asked.append(row) or reject_all(row))
+    assert not engine.schedule()  # without tokens: workers are told that the request is over
     assert engine.is_idle
     with pytest.raises(SetupError, match="no unfinished request"):
         engine.abort("r")

@@ -23,9 +23,12 @@ AT_ONCE = {"finish", "abort", "preempt"}  # whole requests: vLLM frees them at o
 
 
 def _accepted(name: str) -> Run:
+    factory = VllmFactory()
+    if name.startswith("copies") and not factory.release.version.startswith("0.33."):
+        pytest.skip(f"copies within a block were looked at in 0.33 alone, not in {factory.name}")
     run = create(SHAPES[name])
     if run is None:
-        pytest.xfail(f"{VllmFactory().name} does not accept {name}")
+        pytest.xfail(f"{factory.name} does not accept {name}")
     return run
 
 

@@ -23,7 +23,7 @@ def no_pins() -> tuple[int, ...]:
 
 
 class Inspector:
-    """Inspects one scheduler of any release from 0.11 on, between calls to it.
+    """Inspects one scheduler of any release from 0.13 on, between calls to it.
 
     `pins`: ids of the blocks on which a connector holds references of its own, once for each; those of vLLM's simple offloading
     connector are known here. Build it before the first request comes.

@@ -60,6 +60,7 @@ class Worker:
             with suppress(KeyboardInterrupt):  # all that was found has been told
                 hunt.run()
         except WorkloadFailedError as error:
+            self._say(PROGRESS, progress=progress_as_dict(hunt.progress))
             self._say(FAILED, message=str(error), number=error.number, workload=workload_as_dict(error.workload))
             return EXIT_FAILED
         except (EngineError, MixError, ImportError, SetupError) as error:

@@ -57,7 +57,7 @@ class _Session:
 def run(plan: Plan, *, folder: Path | None, as_json: bool) -> Exit:
     """One hunt. Raises OSError, EngineError, HarnessError.
 
-    An interrupt passes through; as JSON, what has been found until then is printed first.
+    What has been found until then is kept, and printed as JSON if asked for, before an interrupt or a HarnessError of a workload passes on.
     """
     console, corpus = make_console(), HuntCorpus(folder) if folder is not None else None
     session = _Session(console, plan, Teller(console, corpus, is_quiet=as_json))
@@ -69,11 +69,10 @@ def run(plan: Plan, *, folder: Path | None, as_json: bool) -> Exit:
             session.progress = hunt.progress
             hunt.run()
     except KeyboardInterrupt:
-        session.teller.tell_rest(session.found)
-        if as_json:
-            click.echo(json.dumps(_report(session, EXIT_INTERRUPTED), indent=2))
+        _tell_what_is_left(session, as_json, EXIT_INTERRUPTED)
         raise
     except WorkloadFailedError as error:
+        _tell_what_is_left(session, as_json, Exit.BAD_INPUT)
         raise HarnessError(f"{error}\n{kept_failure(corpus, plan, error)}") from error
     session.teller.tell_rest(session.found)
     if as_json:
@@ -81,6 +80,13 @@ def run(plan: Plan, *, folder: Path | None, as_json: bool) -> Exit:
     else:
         _print_summary(session, session.progress)
     return session.exit
+
+
+def _tell_what_is_left(session: _Session, as_json: bool, code: int) -> None:
+    """Of a hunt that ends before it is over."""
+    session.teller.tell_rest(session.found)
+    if as_json:
+        click.echo(json.dumps(_report(session, code), indent=2))
 
 
 def _say_how_far(say: Callable[[str], None], progress: Progress) -> None:

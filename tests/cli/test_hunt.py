@@ -9,14 +9,18 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from settled.proofs.cli.main import cli
+from settled.proofs.hunting import campaign
 from settled.proofs.hunting.corpus import HuntCorpus
+from settled.proofs.hunting.faults import HarnessError
 from settled.proofs.hunting.finding import finding_of
 from settled.proofs.hunting.plain import workload_as_dict, workload_of
+from settled.proofs.hunting.running import run_workload
 from settled.reference.engines.operations import Workload
 from settled.reference.engines.reference_engine import ReferenceEngine
 from settled.reference.engines.setup import SetupError
@@ -145,6 +149,24 @@ def test_a_fault_of_the_harness_is_loud_and_keeps_its_workload(tmp_path: Path, m
     workload = workload_of(json.loads(kept.read_text(encoding="utf-8"))["workload"])
     assert isinstance(workload, Workload)
     assert workload_as_dict(workload)["operations"]
+
+
+def test_a_fault_of_the_harness_loses_nothing_that_was_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[object] = []
+
+    def run_some(*arguments: Any, **keywords: Any) -> Any:
+        if len(ran) == 20:
+            raise HarnessError("planted")
+        ran.append(arguments)
+        return run_workload(*arguments, **keywords)
+
+    monkeypatch.setattr(campaign, "run_workload", run_some)
+    result = run(BROKEN, "--mix", "windows", "--contract", "settled", "--json", "--corpus", tmp_path)
+    assert (result.exit_code, len(ran)) == (2, 20)
+    told = json.loads(result.stdout)
+    assert (told["workloads"], told["exit_code"]) == (20, 2)
+    assert told["findings"]
+    assert all(Path(finding["kept"]).exists() for finding in told["findings"])
 
 
 def test_an_interrupt_keeps_what_was_found(tmp_path: Path) -> None:

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from settled.model import events as ev
 from settled.reference.pool import PRUNE_FENCE
 
+_OF_ALLOCATION = (ev.Allocate, ev.Touch, ev.Computed)
 _Holder = tuple[str, int, int, int]  # request, generation, group, index; or the fence, and which prune
 
 
@@ -421,7 +423,7 @@ def _belongs(event: ev.Event, request: str) -> bool:
     """Whether the event is part of an allocation of the request."""
     if isinstance(event, ev.Release):
         return event.request == request and event.cause == "window"
-    return isinstance(event, ev.Allocate | ev.Touch | ev.Computed) and event.request == request
+    return isinstance(event, _OF_ALLOCATION) and event.request == request
 
 
 def _segment(projection: Projection, lines: Sequence[tuple[int, ev.Event]], position: int, request: str) -> tuple[list[ev.Event], int]:
@@ -444,7 +446,7 @@ def _segment(projection: Projection, lines: Sequence[tuple[int, ev.Event]], posi
 
 def _scheduled(lines: Sequence[tuple[int, ev.Event]], position: int, request: str) -> tuple[ev.ScheduledRequest | None, int]:
     """The request's part in the schedule that ends this call, if no other allocation of it comes before."""
-    for _, event in lines[position:]:
+    for _, event in islice(lines, position, None):
         if isinstance(event, ev.Schedule):
             entry = next((entry for entry in event.requests if entry.request == request), None)
             return entry, event.step

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import astuple, fields, replace
 from functools import cache
 from typing import Any
 
@@ -13,10 +13,10 @@ from projection import Constants, Moment, project
 
 from settled.model import events as ev
 from settled.model import tracked
-from settled.model.algebra import BoolTerm, Term, as_bool, as_int, both
+from settled.model.algebra import BoolTerm, Term, as_bool, as_int, both, int_variable
 from settled.model.disciplines import Discipline, PruneFence
 from settled.model.interpret import compile_terms
-from settled.model.kinds import kind_of
+from settled.model.kinds import Kind, kind_of
 from settled.model.specs import KVCacheSpec
 from settled.model.values import leaves
 from settled.reference.workload import random_workload, run_workload, without_transfers
@@ -24,21 +24,24 @@ from settled.reference.workload import random_workload, run_workload, without_tr
 STATE = [symbol.args[0] for symbol in leaves(tracked.symbolic_state())]
 CHOICES = ["tokens", "drafts", "rejected", "hit", "prunes", "picks_b", "same", "ordered", "waits"]
 CONSTANTS = ["token", "first", "last", "lookahead"]
+INPUTS = [*STATE, *CHOICES, *CONSTANTS]  # and the kind's numbers
 NO_CHOICE: dict[str, Any] = {name: False if name in ("prunes", "picks_b", "same", "ordered", "waits") else 0 for name in CHOICES}
 Compiled = tuple[list[str], Callable[..., tuple[Any, ...]]]
 
 
 @cache
-def compiled_actions(spec: KVCacheSpec, discipline: Discipline) -> dict[str, Compiled]:
-    """Per action the names of its guards, and a function to the guards, whether a prune frees the entry, and the successor state."""
-    kind = kind_of(spec)
-    assert kind is not None
-    state, system = tracked.symbolic_state(), tracked.System(kind, discipline)
+def compiled_actions(kind_type: type[Kind], discipline: Discipline) -> dict[str, Compiled]:
+    """Per action the names of its guards, and a function to the guards, whether a prune frees the entry, and the successor state.
+
+    The numbers of the kind (a window) are inputs, as they are symbols in the proofs: one compilation serves every spec.
+    """
+    numbers = [field.name for field in fields(kind_type)]  # type: ignore[arg-type]
+    state, system = tracked.symbolic_state(), tracked.System(kind_type(*map(int_variable, numbers)), discipline)
     frees = both(state.entry.held, system.frees(state.counters, discipline.free_basis))
     return {
         action.name: (
             list(action.guard),
-            compile_terms([*action.guard.values(), frees, *map(_term, leaves(action.after))], [*STATE, *CHOICES, *CONSTANTS]),
+            compile_terms([*action.guard.values(), frees, *map(_term, leaves(action.after))], [*INPUTS, *numbers]),
         )
         for action in tracked.actions(state, system)
     }
@@ -50,7 +53,9 @@ def _term(value: Any) -> Term:
 
 def disagreement(moment: Moment, spec: KVCacheSpec, constants: Constants, discipline: Discipline) -> str | None:
     """Why the relation does not allow the moment, or why the engine pruned something else; None if they agree."""
-    names, evaluate = compiled_actions(spec, discipline)[moment.action]
+    kind = kind_of(spec)
+    assert kind is not None
+    names, evaluate = compiled_actions(type(kind), discipline)[moment.action]
     first = constants.index * spec.block_size
     values = {
         **moment.before,
@@ -61,7 +66,7 @@ def disagreement(moment: Moment, spec: KVCacheSpec, constants: Constants, discip
         "last": first + spec.block_size - 1,
         "lookahead": constants.lookahead,
     }
-    *guards, frees = (results := evaluate(*(values[name] for name in [*STATE, *CHOICES, *CONSTANTS])))[: len(names) + 1]
+    *guards, frees = (results := evaluate(*[values[name] for name in INPUTS], *astuple(kind)))[: len(names) + 1]
     where = f"line {moment.line}, {moment.action} {moment.choices}"
     for name, holds in zip(names, guards, strict=True):
         if not holds:
@@ -164,7 +169,18 @@ def check_runs(
     `eventful`: with many preemptions under deep pipelines.
     """
     seen: Counter[str] = Counter()
-    problems = []
+    problems = list(_problems(seeds, discipline, relation, seen, steps=steps, eventful=eventful))
+    return seen, problems
+
+
+def first_problem(seeds: Iterable[int], discipline: Discipline, relation: Discipline, *, steps: int = 120) -> str | None:
+    """The first disagreement of the runs; None if there is none."""
+    return next(_problems(seeds, discipline, relation, Counter(), steps=steps, eventful=False), None)
+
+
+def _problems(
+    seeds: Iterable[int], discipline: Discipline, relation: Discipline, seen: Counter[str], *, steps: int, eventful: bool
+) -> Iterator[str]:
     for seed in seeds:
         events: list[ev.Event] = []
         # What the projection knows: these kinds, no transfers, hits that end between blocks.
@@ -181,5 +197,4 @@ def check_runs(
                 seen.update(cases(moment))
                 problem = disagreement(moment, config.groups[constants.group], constants, relation)
                 if problem is not None:
-                    problems.append(f"seed {seed}, {constants}: {problem}")
-    return seen, problems
+                    yield f"seed {seed}, {constants}: {problem}"

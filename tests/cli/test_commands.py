@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from settled.model.search.solver import Z3, Cvc5
+from settled.proofs import processes
 from settled.proofs.catalogue import THEOREMS
 from settled.proofs.cli.main import COMMANDS, cli
+from settled.proofs.costs import cost_of
 from settled.proofs.masks import CASES, FREEING
+from settled.proofs.report import weighing
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 
@@ -181,7 +185,14 @@ def test_a_discipline_that_keeps_requests_from_finishing_is_run() -> None:
 # ---- weigh -----------------------------------------------------------------------------------------------------------
 
 
-def test_weigh_says_plainly_what_a_fence_repairs() -> None:
+@pytest.fixture
+def small_weighing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Costs of one run instead of 24, and all in this process. `test_readme.py` weighs as the command does."""
+    monkeypatch.setattr(weighing, "cost_of", partial(cost_of, seeds=(0,)))
+    monkeypatch.setattr(processes.os, "cpu_count", lambda: 1)
+
+
+def test_weigh_says_plainly_what_a_fence_repairs(small_weighing: None) -> None:
     result = run("weigh", "Pool-Fence", "settled")
     assert result.exit_code == 0
     rows = {line.split()[0]: line.split()[1:] for line in result.output.splitlines() if line.startswith(("pool-fence  ", "settled  "))}
@@ -190,7 +201,7 @@ def test_weigh_says_plainly_what_a_fence_repairs() -> None:
     assert "settled     fault 1 does not occur, proved by T3;      fault 2 does not occur, proved by T4" in result.output
 
 
-def test_weigh_for_machines() -> None:
+def test_weigh_for_machines(small_weighing: None) -> None:
     told = json.loads(run("weigh", "cap-without-in-flight", "--json").output)
     (weighed,) = told["disciplines"]
     cells = {(cell["column"], cell["contract"]): cell for cell in weighed["cells"]}

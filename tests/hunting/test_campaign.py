@@ -37,6 +37,12 @@ def hunted(discipline: str, factory: EngineFactory | None = None, **settings: ob
     return Hunt(factory, plan_for(discipline, **settings), told.append, lambda progress: None).run(), told
 
 
+@pytest.fixture(scope="module")
+def optimistic() -> tuple[Progress, list[Told]]:
+    """One hunt for those tests that only look at what it found."""
+    return hunted("optimistic")
+
+
 def test_every_finding_is_told_at_once_and_again_when_it_is_small() -> None:
     progress, told = hunted("optimistic", contract=Contract.SETTLED)
     keys = [each.finding.key for each in told if not each.is_shrunk]
@@ -69,8 +75,8 @@ def test_a_right_discipline_is_never_blamed() -> None:
         assert progress.seconds_to_first is None
 
 
-def test_the_same_seed_finds_the_same_and_the_worker_as_well() -> None:
-    here, told = hunted("optimistic")
+def test_the_same_seed_finds_the_same_and_the_worker_as_well(optimistic: tuple[Progress, list[Told]]) -> None:
+    here, told = optimistic
     again, told_again = hunted("optimistic")
     assert told == told_again
     told_there: list[Told] = []
@@ -82,8 +88,8 @@ def test_the_same_seed_finds_the_same_and_the_worker_as_well() -> None:
     assert hunted("optimistic", seed=1)[1] != told
 
 
-def test_one_workload_is_run_by_its_number() -> None:
-    _, told = hunted("optimistic")
+def test_one_workload_is_run_by_its_number(optimistic: tuple[Progress, list[Told]]) -> None:
+    _, told = optimistic
     finding = told[0].finding
     assert finding.number > 0
     assert finding.command.endswith(f"--number {finding.number} --contract auto")
@@ -92,8 +98,8 @@ def test_one_workload_is_run_by_its_number() -> None:
     assert both[0] == both[1]
 
 
-def test_a_given_workload_is_run_whatever_the_mix() -> None:
-    _, told = hunted("optimistic")
+def test_a_given_workload_is_run_whatever_the_mix(optimistic: tuple[Progress, list[Told]]) -> None:
+    _, told = optimistic
     small = told[-1].finding
     progress, again = hunted("optimistic", workload=small.workload, path="some.json")
     assert progress.workloads == 1
@@ -102,8 +108,8 @@ def test_a_given_workload_is_run_whatever_the_mix() -> None:
     assert not hunted("settled", workload=small.workload)[1]
 
 
-def test_seconds_end_a_hunt_and_nothing_is_shrunk_after_them() -> None:
-    number = hunted("optimistic")[1][0].finding.number
+def test_seconds_end_a_hunt_and_nothing_is_shrunk_after_them(optimistic: tuple[Progress, list[Told]]) -> None:
+    number = optimistic[1][0].finding.number
     progress, told = hunted("optimistic", workloads=None, seconds=0.0, first=number)
     assert progress.workloads == 1
     assert told
@@ -130,14 +136,14 @@ def test_what_trace_and_live_objects_both_show_is_one_finding() -> None:
     assert [rank(key) for key in (trace, objects)] == [0, 3]
 
 
-def test_a_finding_reads_back() -> None:
-    _, told = hunted("optimistic")
+def test_a_finding_reads_back(optimistic: tuple[Progress, list[Told]]) -> None:
+    _, told = optimistic
     for each in told:
         assert finding_of(finding_as_dict(each.finding)) == each.finding
 
 
-def test_plan_and_progress_read_back() -> None:
-    progress, told = hunted("optimistic")
+def test_plan_and_progress_read_back(optimistic: tuple[Progress, list[Told]]) -> None:
+    progress, told = optimistic
     plan = replace(plan_for("optimistic"), contract=Contract.EVENT, workload=told[0].finding.workload, path="x", seconds=2.5)
     assert plan_of(plan_as_dict(plan)) == plan
     copy = Progress("other", findings=progress.findings)

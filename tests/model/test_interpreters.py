@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from fractions import Fraction
+from functools import cache
 from math import floor
 from typing import Any, cast
 
@@ -105,16 +106,17 @@ def random_bool(rng: random.Random, depth: int) -> BoolTerm:
             return select(random_bool(rng, less), random_bool(rng, less), random_bool(rng, less))
 
 
-def random_terms(seed: int, count: int) -> Iterator[IntTerm | BoolTerm]:
+@cache
+def random_terms(seed: int, count: int) -> tuple[IntTerm | BoolTerm, ...]:
     """Terms with a symbol in them, of both sorts in turn, most of them deep."""
     rng = random.Random(seed)
-    made = 0
-    while made < count:
-        make = (random_int, random_bool)[made % 2]
+    made: list[IntTerm | BoolTerm] = []
+    while len(made) < count:
+        make = (random_int, random_bool)[len(made) % 2]
         term = make(rng, rng.randint(2, DEPTH))
         if term.op not in ("constant", "variable") and sum(1 for _ in subterms(term)) <= 150:
-            made += 1
-            yield term
+            made.append(term)
+    return tuple(made)
 
 
 def random_states(rng: random.Random, count: int) -> list[State]:
@@ -168,12 +170,18 @@ def plain(term: Term, state: State) -> Any:
 SYMBOLS = {name: z3.Bool(name) if name in BOOLS else z3.Int(name) for name in NAMES}
 
 
+@cache
+def z3_constant(value: int | bool, is_truth: bool) -> Any:
+    return z3.BoolVal(value) if is_truth else z3.IntVal(value)
+
+
 def z3_values(term: Term, states: list[State]) -> list[Any]:
     """The term rendered once, each state's values put in for its variables, and simplified to a constant."""
     rendered = Z3().render(term)
+    names = {leaf.args[0] for leaf in subterms(term) if leaf.op == "variable"}
     values = []
     for state in states:
-        pairs = [(SYMBOLS[name], z3.BoolVal(state[name]) if name in BOOLS else z3.IntVal(state[name])) for name in NAMES]
+        pairs = [(SYMBOLS[name], z3_constant(state[name], name in BOOLS)) for name in names]
         constant = z3.simplify(z3.substitute(rendered, *pairs))
         values.append(constant.as_long() if isinstance(term, IntTerm) else z3.is_true(constant))
         assert z3.is_int_value(constant) or z3.is_true(constant) or z3.is_false(constant), f"{show(term)} stayed symbolic: {constant}"

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 for folder in ("agreement", "hunting", "monitor", "quality", "engines/vllm"):
     sys.path.insert(0, str(Path(__file__).parent / folder))
+
+# Some tests start commands as processes of their own. A shell that forbids writing bytecode would have each of them compile everything.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 PACKAGES = {"vllm": "vllm", "tokenspeed": "tokenspeed_scheduler"}  # by the folder in tests/engines; `pytest -m engines` runs all of them
 LEFT_OUT = [folder for folder, package in PACKAGES.items() if find_spec(package) is None]

@@ -36,7 +36,10 @@ def found(refutation: Refutation) -> Counterexample:
     return counterexample
 
 
-@pytest.mark.parametrize("refutation", [*REFUTATIONS, *CONSEQUENCES], ids=lambda r: r.name)
+SEARCHED_FOR_SECONDS = [pytest.param(refutation, marks=pytest.mark.slow) for refutation in CONSEQUENCES]
+
+
+@pytest.mark.parametrize("refutation", [*REFUTATIONS, *SEARCHED_FOR_SECONDS], ids=lambda r: r.name)
 def test_shortest_counterexample_replays_on_the_reference(refutation: Refutation) -> None:
     counterexample = found(refutation)
     assert counterexample.shortest.length == refutation.length

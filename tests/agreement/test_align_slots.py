@@ -175,6 +175,18 @@ class Follower:
             self.problems.append(f"(engine, model) differ in {wrong}: {self.table}, {self.state}")
 
 
+def _by_request(events: Iterable[ev.Event]) -> dict[str, list[ev.Event]]:
+    """The events that speak of each request, in order."""
+    about: dict[str, list[ev.Event]] = defaultdict(list)
+    for event in events:
+        if isinstance(event, ev.Schedule | ev.Process):
+            for part in event.requests:
+                about[part.request].append(event)
+        elif isinstance(event, ev.Allocate | ev.Touch | ev.Move | ev.Release | ev.Preempt | ev.Finish):
+            about[event.request].append(event)
+    return about
+
+
 def follow(seeds: range, discipline: Discipline) -> tuple[Counter[str], list[str]]:
     """Random runs whose drafts fit a block, each through several indices and steps: what was met, and where the two differ."""
     seen: Counter[str] = Counter()
@@ -188,12 +200,13 @@ def follow(seeds: range, discipline: Discipline) -> tuple[Counter[str], list[str
         events: list[ev.Event] = []
         run_workload(workload, discipline=discipline, steps=60, sink=events.append)
         seen["move"] += sum(isinstance(event, ev.Move) for event in events)
+        about = _by_request(events)
         rng = random.Random(seed)
         scheduled = [(event.step, entry.request) for event in events if isinstance(event, ev.Schedule) for entry in event.requests]
         for step, request in rng.sample(scheduled, min(12, len(scheduled))):
             group, spec = rng.choice(groups)
             follower = Follower(request, group, spec, rng.randint(0, 6), step)
-            for event in events:
+            for event in about[request]:
                 follower.take(event)
             seen += follower.seen
             problems += follower.problems

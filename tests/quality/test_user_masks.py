@@ -29,6 +29,7 @@ def test_the_right_discipline_keeps_what_the_mask_reads(mask: UserMask) -> None:
 
 
 def test_the_optimistic_basis_is_found(mask: UserMask) -> None:
-    runs = run_mask(mask, OPTIMISTIC, seeds=range(60))
-    assert runs.found.get("rollback_resident", 0) + runs.found.get("read_resident", 0) > 0
+    lost = {"rollback_resident", "read_resident"}
+    runs = next((runs for seed in range(60) if lost & set((runs := run_mask(mask, OPTIMISTIC, seeds=[seed])).found)), None)
+    assert runs is not None
     assert "violated" in runs.sentence()

@@ -120,7 +120,7 @@ def test_the_monitor_finds_nothing_in_runs_of_any_kind(kinds: tuple[str, ...], c
         assert {name for name, verdict in verdicts.items() if verdict is Verdict.HOLDS} >= set(Property)
 
 
-@pytest.mark.parametrize("discipline", DISCIPLINES.values(), ids=lambda discipline: discipline.name)
+@pytest.mark.parametrize("discipline", [each for each in DISCIPLINES.values() if not each.is_right], ids=lambda discipline: discipline.name)
 def test_broken_disciplines_run_and_keep_references_right(discipline: Discipline) -> None:
     for seed in range(12):
         run_workload(random_workload(seed), discipline=discipline, steps=100, check=check_pool)

@@ -60,7 +60,7 @@ def test_groups_that_start_up_makes_are_served_to_the_end(groups: tuple[SlidingW
         (setup_of(num_blocks=4), "not accepted"),
         (setup_of(()), "no groups"),
         (setup_of(extra=(("no_such_setting", 1),)), "unknown setting"),
-        (setup_of(connector=ConnectorSetup(name="NoSuchConnector")), "not accepted"),
+        (setup_of((full(),), connector=ConnectorSetup(name="NoSuchConnector")), "not accepted"),
         (setup_of((CHUNKED,), num_speculative_tokens=2, extra=(("speculative_method", "eagle"),)), "turns hybrid groups off"),
     ],
 )

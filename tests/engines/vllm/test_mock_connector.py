@@ -11,7 +11,8 @@ from settled.reference.engines.setup import ConnectorSetup, EngineSetup, KVRole,
 from settled.reference.engines.vllm.adapter import VllmEngine
 
 PROMPT = tuple(range(10, 110))
-RECOMPUTE = ConnectorSetup(extra=(("kv_load_failure_policy", "recompute"),))
+HAS_POLICY = FACTORY.release.has("failure_policy")  # without one failed loads are computed again
+RECOMPUTE = ConnectorSetup(extra=(("kv_load_failure_policy", "recompute"),) if HAS_POLICY else ())
 FAIL = ConnectorSetup(extra=(("kv_load_failure_policy", "fail"),))
 
 

@@ -31,6 +31,7 @@ SETTINGS = ("speculative_method", "watermark", "long_prefill_token_threshold", "
 """What `EngineSetup.extra` may name, as vLLM names it. `speculative_method`: draft_model (the default), eagle, ngram or mtp."""
 
 _FAILURE_POLICY = "kv_load_failure_policy"  # a connector's `extra` may name it: recompute or fail; otherwise the release's default
+_OFFLOADING = {"OffloadingConnector": "offloading_jobs", "SimpleCPUOffloadConnector": "simple_offload"}  # what each needs to be driven
 _DEFAULT_BLOCK_SIZE = 16  # tokens, where no attention group has one
 _MTP_ARCHITECTURE = "Step3p5ForCausalLM"  # one that vLLM gives a module for each draft: its windows keep extra tokens
 _ELEMENT = 16  # elements of a head in the group with the largest blocks
@@ -78,6 +79,9 @@ def check_setup(setup: EngineSetup, release: Release) -> None:
     _require(retained <= {expected}, f"every sliding window keeps {expected} extra tokens in this setup, not {sorted(retained)}")
     if any(isinstance(spec, ChunkedLocalAttentionSpec) for spec in setup.groups):
         _require(speculative_method(setup, release) not in ("eagle", "mtp"), "chunked local attention with eagle turns hybrid groups off")
+    if setup.connector is not None:
+        needed = _OFFLOADING.get(setup.connector.name)
+        _require(needed is None or release.has(needed), f"{setup.connector.name} of {release.name} is not driven here")
     if setup.async_scheduling and not release.has("checks_async"):
         _require(setup.num_speculative_tokens == 0, f"{release.name} does not schedule asynchronously with drafts")
         _require(setup.pipeline_parallel_size == 1, f"{release.name} does not schedule asynchronously with several stages")

@@ -93,5 +93,10 @@ def places_left_out(count: int) -> Iterator[tuple[int, ...]]:
     """Which of `count` parts to leave out: each, the last first; of few, every pair."""
     for place in reversed(range(count)):
         yield (place,)
+    yield from pairs_left_out(count)
+
+
+def pairs_left_out(count: int) -> Iterator[tuple[int, int]]:
+    """Every pair of `count` parts, none of many."""
     if count <= _PAIRS_OF_MAX:
         yield from combinations(range(count), 2)

@@ -107,6 +107,7 @@ def _features(setup: EngineSetup, operations: Sequence[Operation], key: Key, rel
             "abort": any(isinstance(operation, Abort) for operation in operations),
             "contents": hashes,
             "drafts": setup.num_speculative_tokens > 0,
+            "arrays": release.has("sampled_arrays"),
             "sync_drafts": setup.num_speculative_tokens > 0 and not setup.async_scheduling,
             "hashes": hashes,
             "mtp": setup.num_speculative_tokens > 0 and dict(setup.extra).get("speculative_method") == "mtp",
@@ -148,6 +149,9 @@ def _gaps(features: frozenset[str], key: Key, release: Release) -> dict[str, str
         "stop_argument": f", stop_token_ids=[{STOP_TOKEN}]" if "stops" in features else "",
         "is_resumed": "request_id in cached.resumed_req_ids" if release.has("resumed_ids") else _RESUMED_FLAG,
         "request_arguments": arguments,
+        "sampled": "[numpy.array(token_ids, dtype=int) for token_ids in sampled]" if release.has("sampled_arrays") else "sampled",
+        "generation": "request.num_preemptions" if release.has("counts_preemptions") else "0",
+        "preempted": ", preempted {request.num_preemptions} times" if release.has("counts_preemptions") else "",
     }
 
 

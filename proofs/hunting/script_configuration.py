@@ -21,11 +21,13 @@ def configuration_values(setup: EngineSetup, release: Release) -> dict[str, str]
         "async_scheduling": str(setup.async_scheduling),
         "num_speculative_tokens": str(setup.num_speculative_tokens),
         "cache_arguments": _cache_arguments(setup, release),
+        "encoder_argument": "is_encoder_decoder=False, " if release.has("scheduler_class") else "",
         "scheduler_arguments": _scheduler_arguments(setup),
         "parallel_arguments": _parallel_arguments(setup),
         "draft_arguments": _draft_arguments(setup, release),
         "specs": "\n".join([f"    {spec_text(spec, release)}," for spec in setup.groups]),
         "reads": "\n".join([f"    {reads_text(spec)}," for spec in setup.groups]),
+        "hashing_module": "vllm.utils.hashing" if release.has("hashing_module") else "vllm.utils",
         "hasher_arguments": _hasher_arguments(setup, release),
         "block_size_arguments": _block_size_arguments(setup, release),
         "depth": _depth_text(setup, release),
@@ -138,11 +140,11 @@ def _draft_arguments(setup: EngineSetup, release: Release) -> str:
 
 def _block_size_arguments(setup: EngineSetup, release: Release) -> str:
     if needs_resolving(setup, release):
-        return "block_size=block_size, hash_block_size=hash_block_size"
+        return "block_size=block_size, hash_block_size=hash_block_size,"
     if release.has("resolves_block_sizes"):
         size = setup.groups[0].block_size
-        return f"block_size={size}, hash_block_size={size}"
-    return f"block_size={_cache_block_size(setup)}"
+        return f"block_size={size}, hash_block_size={size},"
+    return f"block_size={_cache_block_size(setup)}," if release.has("scheduler_block_size") else ""
 
 
 def _hasher_arguments(setup: EngineSetup, release: Release) -> str:

@@ -38,7 +38,9 @@ class ScriptedConnector:
         return {
             "connector": self._setup.connector is not None,
             "synchronous": bool(synchronous),
-            "synchronous_failures": self._has_one_group and any(offer.ending is not Ending.GOOD for offer in synchronous),
+            "synchronous_failures": self._has_one_group
+            and self._release.has("failed_blocks")
+            and any(offer.ending is not Ending.GOOD for offer in synchronous),
             "stores": bool(self._stored),
             "reports": any(not report.again for report in self._reports) or (self._serves and self._has_to_report),
             "block_failures": self._has_one_group and has_failures,
@@ -63,6 +65,9 @@ class ScriptedConnector:
             "failed_text": "; it failed for blocks {transfer.blocks[failed]}" if failures else "",
             "has_requests": "(scheduler.has_requests() or reports)" if self.features["reports"] else "scheduler.has_requests()",
             "connector_arguments": self._arguments(),
+            "connector_names": ", ".join(["KVConnectorBase_V1", "KVConnectorMetadata", *self._also_served]),
+            "connector_bases": ", ".join(["KVConnectorBase_V1", *self._also_served]),
+            "and_groups": ", kv_cache_config" if self._also_served else "",
         }
 
     def call(self, report: Report) -> str | None:
@@ -75,6 +80,11 @@ class ScriptedConnector:
         return f"report({', '.join(arguments)})"
 
     @property
+    def _also_served(self) -> list[str]:
+        """What tells vLLM that the connector serves several groups."""
+        return ["SupportsHMA"] if self._release.has("connector_groups") else []
+
+    @property
     def _has_to_report(self) -> bool:
         """Whether there are transfers beside the steps: all but loads within one."""
         return bool(self._stored) or any(offer.is_async for offer in self._offers.values())
@@ -84,8 +94,9 @@ class ScriptedConnector:
         return any(self._fails(report) for report in self._reports)
 
     def _fails(self, report: Report) -> bool:
-        """Before releases that know failed requests, only blocks of a single group can fail."""
-        return report.ending is not Ending.GOOD and (self._has_one_group or self._release.has("failed_requests"))
+        """Before releases that know failed requests, only blocks of a single group can fail; before those that know failed blocks, none."""
+        can_be_told = self._release.has("failed_blocks" if self._has_one_group else "failed_requests")
+        return report.ending is not Ending.GOOD and can_be_told
 
     @property
     def _offers(self) -> dict[str, Offer]:

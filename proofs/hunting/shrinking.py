@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from settled.model.specs import FullAttentionSpec, KVCacheSpec
-from settled.proofs.reducing import Reducer, places_left_out
+from settled.proofs.reducing import Reducer, pairs_left_out
 from settled.reference.engines.operations import Abort, Add, Operation, Process, Report, Schedule, Workload
 from settled.reference.engines.protocol import Ending
 from settled.reference.engines.setup import ConnectorSetup, EngineSetup, SetupError
@@ -19,7 +19,7 @@ _LENGTHS = ("block_size", "window", "chunk", "extra_retained", "num_speculative_
 _LEAST = {"block_size": 1, "window": 1, "chunk": 1}
 _SIZES = ("num_speculative_tokens", "pipeline_parallel_size", "max_num_seqs", "max_model_len", "num_blocks")
 _WEIGHTS = {"num_speculative_tokens": 50, "pipeline_parallel_size": 200, "max_num_seqs": 5}
-_LONGER_PROMPTS_MAX = 20  # operations of which two are left out for a prompt that is a few tokens longer
+_STRETCHES_MAX = 20  # operations of which a stretch is left out together with a change of sizes
 _LONGER_TOKENS = (1, 2, 4, 8)
 _DIVISORS = (8, 4, 2)
 _A_TOKEN_NOT_BATCHED = 4
@@ -91,12 +91,14 @@ class Shrinker(Reducer[Workload]):
                 self._fewer_groups,
                 self._simpler_flags,
                 self._larger_batches,
+                self._prefills_in_one_step,
                 self._longer_prompts,
                 self._earlier_rejections,
                 *[partial(self._smaller, name) for name in _SIZES],
                 self._smallest_pools,
                 self._simpler_groups,
                 self._simpler_operations,
+                self._fewer_pairs,
             )
             for changes in sorts:
                 self.until_none_holds(changes)
@@ -108,8 +110,13 @@ class Shrinker(Reducer[Workload]):
         return replace(self.best, operations=operations[:first] + operations[last:])
 
     def _fewer_operations(self) -> Iterator[Workload]:
+        for place in reversed(range(len(self.best.operations))):
+            yield self._without(place, place + 1)
+
+    def _fewer_pairs(self) -> Iterator[Workload]:
+        """Last, when few are left: there are many pairs."""
         operations = self.best.operations
-        for places in places_left_out(len(operations)):
+        for places in pairs_left_out(len(operations)):
             yield replace(self.best, operations=tuple([each for place, each in enumerate(operations) if place not in places]))
 
     def _longer_prompts(self) -> Iterator[Workload]:
@@ -119,7 +126,7 @@ class Shrinker(Reducer[Workload]):
             longer = tuple([_longer(each, tokens) for each in operations])
             yield replace(self.best, operations=longer)
             yield replace(self.best, operations=tuple([_longer(each, tokens, less_output=tokens) for each in operations]))
-            if len(operations) <= _LONGER_PROMPTS_MAX:
+            if len(operations) <= _STRETCHES_MAX:
                 for place in range(len(operations) - 1):
                     yield replace(self.best, operations=longer[:place] + longer[place + 2 :])
 
@@ -130,14 +137,31 @@ class Shrinker(Reducer[Workload]):
             if drafts and isinstance(operation, Process):
                 yield replace(self.best, operations=(*done[:place], Process((drafts,))))
 
+    def _prefills_in_one_step(self) -> Iterator[Workload]:
+        """The steps in between are left out together with what made them necessary."""
+        setup, operations = self.best.setup, self.best.operations
+        if len(operations) > _STRETCHES_MAX:
+            return
+        prompts = sum([each.prompt_tokens for each in operations if isinstance(each, Add)])
+        steps = prompts // max(1, setup.max_num_batched_tokens - _room_for_drafts(setup))
+        larger = list(self._batching(_whole_batch(setup)))[-1]
+        for length in range(2 * steps, 0, -2):  # a step is two operations: scheduled and processed
+            for place in range(len(operations) - length + 1):
+                yield Workload(larger, operations[:place] + operations[place + length :])
+
     def _larger_batches(self) -> Iterator[Workload]:
-        """A prefill in one step is simpler than one in several. More tokens in flight may need a larger pool."""
+        """A prefill in one step is simpler than one in several."""
         setup = self.best.setup
-        for tokens in (setup.max_model_len, 2 * setup.max_num_batched_tokens, setup.max_num_batched_tokens + 1):
-            larger = replace(setup, max_num_batched_tokens=tokens)
-            yield replace(self.best, setup=larger)
-            with suppress(SetupError):
-                yield replace(self.best, setup=replace(larger, num_blocks=max(setup.num_blocks, self.min_num_blocks(larger))))
+        for tokens in (_whole_batch(setup), 2 * setup.max_num_batched_tokens, setup.max_num_batched_tokens + 1):
+            for larger in self._batching(tokens):
+                yield replace(self.best, setup=larger)
+
+    def _batching(self, tokens: int) -> Iterator[EngineSetup]:
+        """Setups whose steps take so many tokens. More tokens in flight may need a larger pool."""
+        setup = replace(self.best.setup, max_num_batched_tokens=tokens)
+        yield setup
+        with suppress(SetupError):
+            yield replace(setup, num_blocks=max(setup.num_blocks, self.min_num_blocks(setup)))
 
     def _shorter(self) -> Iterator[Workload]:
         """Every length divided by the same number: blocks, windows, prompts, and what a step takes."""
@@ -186,6 +210,16 @@ class Shrinker(Reducer[Workload]):
         for place, operation in enumerate(operations):
             for simpler in _simpler(operation, self.best.setup):
                 yield replace(self.best, operations=(*operations[:place], simpler, *operations[place + 1 :]))
+
+
+def _whole_batch(setup: EngineSetup) -> int:
+    """Tokens: a step of so many takes any prompt whole."""
+    return setup.max_model_len + _room_for_drafts(setup)
+
+
+def _room_for_drafts(setup: EngineSetup) -> int:
+    """Tokens that vLLM sets aside in a step, for the drafts of as many requests as may run."""
+    return setup.max_num_seqs * setup.num_speculative_tokens
 
 
 def _lower(number: int, *, least: int) -> Iterator[int]:

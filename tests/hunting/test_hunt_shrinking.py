@@ -9,6 +9,7 @@ import pytest
 
 from settled.model.disciplines import OPTIMISTIC
 from settled.model.properties import Contract
+from settled.model.specs import SlidingWindowSpec
 from settled.proofs.hunting.budget import Budget
 from settled.proofs.hunting.faults import HarnessError
 from settled.proofs.hunting.finding import Finding, shown_by
@@ -16,12 +17,13 @@ from settled.proofs.hunting.running import run_workload
 from settled.proofs.hunting.shrinking import Shrinker, size_of
 from settled.proofs.hunting.workloads import workloads
 from settled.proofs.watching import Key
-from settled.reference.engines.operations import Abort, Add, Operation, Workload
+from settled.reference.engines.operations import Abort, Add, Operation, Process, Schedule, Workload
 from settled.reference.engines.reference_engine import ReferenceFactory
-from settled.reference.engines.setup import SetupError
+from settled.reference.engines.setup import EngineSetup, SetupError
 
 FACTORY = ReferenceFactory(OPTIMISTIC)
 READ = Key("read_resident", "freed[window]", "sliding_window")
+ROLLBACK = Key("rollback_resident", "released_before_schedule[window]", "sliding_window")
 
 
 def show_like(finding: Finding, workload: Workload, steps_max: int | None = None) -> Finding | None:
@@ -63,6 +65,30 @@ def test_a_hybrid_workload_becomes_two_steps_of_one_window(found: Finding) -> No
     assert not small.setup.enable_prefix_caching
     assert small.setup.num_speculative_tokens == 0
     assert small.setup.num_blocks == FACTORY.min_num_blocks(small.setup)
+
+
+@pytest.mark.parametrize("steps_of_prefill", [3, 6])
+def test_a_prefill_in_several_steps_becomes_one_step(steps_of_prefill: int) -> None:
+    """With larger batches alone the rejection comes too late, and with fewer steps alone too early."""
+    tokens = -(-45 // steps_of_prefill)
+    setup = EngineSetup(
+        groups=(SlidingWindowSpec(block_size=8, window=24),),
+        num_blocks=20,
+        max_num_batched_tokens=tokens,
+        max_num_seqs=1,
+        max_model_len=60,
+        num_speculative_tokens=1,
+    )
+    prefill = (Schedule(), Process()) * steps_of_prefill
+    workload = Workload(setup, (Add("r0", 45, 3), *prefill, Schedule(), Schedule(), Process((1,))))
+    about = {"engine": "reference", "mix": "", "seed": 0, "number": 0}
+    finding = Finding(contract=Contract.STREAM_ORDER, key=ROLLBACK, sentence="", workload=workload, **about)  # type: ignore[arg-type]
+    first = show_like(finding, workload)
+    assert first is not None
+    assert first.steps == steps_of_prefill + 2
+    shrunk = show_like(finding, shrinker(first).run())
+    assert shrunk is not None
+    assert shrunk.steps == 3
 
 
 def test_the_same_workload_becomes_the_same_small_one(found: Finding) -> None:

@@ -17,7 +17,7 @@ from settled.reference.engines.vllm.inspection_progress import hindrance
 from settled.reference.engines.vllm.recording import SchedulerRecorder
 from settled.reference.engines.vllm.releases import Release, installed_release
 from settled.reference.engines.vllm.startup import min_num_blocks, start
-from settled.reference.engines.vllm.steps import Step, check_drafts, step_of
+from settled.reference.engines.vllm.steps import Step, check_drafts, sampled_token_ids, step_of
 from settled.reference.engines.vllm.workers import workers_of
 
 
@@ -157,7 +157,7 @@ class VllmEngine:
         if not self._unprocessed:
             raise SetupError("no step is unprocessed")
         step = self._unprocessed.popleft()
-        output = _model_runner_output(step, [self._sample(row, step, choose) for row in step.rows])
+        output = _model_runner_output(step, [self._sample(row, step, choose) for row in step.rows], self.release)
         self.workers.attach(step, output)
         self.scheduler.update_from_output(step.scheduler_output, output)
         self.workers.taken_in(step)
@@ -271,14 +271,14 @@ def _no_rows(row: StepRequest) -> Any:
     raise SetupError(f"a step without tokens samples {row.request_id!r}")
 
 
-def _model_runner_output(step: Step, sampled: list[list[int]]) -> Any:
+def _model_runner_output(step: Step, sampled: list[list[int]], release: Release) -> Any:
     from vllm.v1.outputs import ModelRunnerOutput
 
     request_ids = [row.request_id for row in step.rows]
     return ModelRunnerOutput(
         req_ids=request_ids,
         req_id_to_index={request_id: index for index, request_id in enumerate(request_ids)},
-        sampled_token_ids=sampled,
+        sampled_token_ids=sampled_token_ids(sampled, release),
         logprobs=None,
         prompt_logprobs_dict={},
         pooler_output=[],

@@ -31,6 +31,7 @@ SETTINGS = ("speculative_method", "watermark", "long_prefill_token_threshold", "
 """What `EngineSetup.extra` may name, as vLLM names it. `speculative_method`: draft_model (the default), eagle, ngram or mtp."""
 
 _FAILURE_POLICY = "kv_load_failure_policy"  # a connector's `extra` may name it: recompute or fail; otherwise the release's default
+_OFFLOADING = {"OffloadingConnector": "offloading_jobs", "SimpleCPUOffloadConnector": "simple_offload"}  # what each needs to be driven
 _DEFAULT_BLOCK_SIZE = 16  # tokens, where no attention group has one
 _MTP_ARCHITECTURE = "Step3p5ForCausalLM"  # one that vLLM gives a module for each draft: its windows keep extra tokens
 _ELEMENT = 16  # elements of a head in the group with the largest blocks
@@ -78,6 +79,12 @@ def check_setup(setup: EngineSetup, release: Release) -> None:
     _require(retained <= {expected}, f"every sliding window keeps {expected} extra tokens in this setup, not {sorted(retained)}")
     if any(isinstance(spec, ChunkedLocalAttentionSpec) for spec in setup.groups):
         _require(speculative_method(setup, release) not in ("eagle", "mtp"), "chunked local attention with eagle turns hybrid groups off")
+    if setup.connector is not None:
+        needed = _OFFLOADING.get(setup.connector.name)
+        _require(needed is None or release.has(needed), f"{setup.connector.name} of {release.name} is not driven here")
+    if setup.async_scheduling and not release.has("checks_async"):
+        _require(setup.num_speculative_tokens == 0, f"{release.name} does not schedule asynchronously with drafts")
+        _require(setup.pipeline_parallel_size == 1, f"{release.name} does not schedule asynchronously with several stages")
     if setup.hash_block_size is not None:
         settable = release.has("prefix_match_unit") or release.has("hash_block_size")
         _require(settable, f"{release.name} has no setting for the hash block size")
@@ -126,15 +133,16 @@ def _vllm_config(setup: EngineSetup, release: Release) -> Any:
 
     with refused():
         model = _model_config(setup.max_model_len)
-        parallel = _parallel_config(setup.pipeline_parallel_size)
+        executor = _executor(setup, release)
+        parallel = _parallel_config(setup.pipeline_parallel_size, executor)
         optional: dict[str, Any] = {}
         method = speculative_method(setup, release)
         if method is not None:
             optional["speculative_config"] = _speculative_config(
-                method, setup.num_speculative_tokens, setup.max_model_len, setup.pipeline_parallel_size
+                method, setup.num_speculative_tokens, setup.max_model_len, setup.pipeline_parallel_size, executor
             )
         if setup.connector is not None:
-            optional["kv_transfer_config"] = _transfer_config(setup.connector)
+            optional["kv_transfer_config"] = _transfer_config(setup.connector, release)
         return classes.VllmConfig(
             model_config=model,
             cache_config=_cache_config(setup, release),
@@ -153,15 +161,21 @@ def _model_config(max_model_len: int) -> Any:
     return ModelConfig(model=model_folder(), skip_tokenizer_init=True, dtype="float16", seed=0, max_model_len=max_model_len)
 
 
+def _executor(setup: EngineSetup, release: Release) -> str:
+    """As vLLM chooses it."""
+    has_processes = setup.pipeline_parallel_size > 1 or (setup.async_scheduling and not release.has("checks_async"))
+    return "mp" if has_processes else "uni"
+
+
 @cache
-def _parallel_config(stages: int) -> Any:
+def _parallel_config(stages: int, executor: str) -> Any:
     from vllm.config import ParallelConfig
 
-    return ParallelConfig(pipeline_parallel_size=stages, distributed_executor_backend="mp" if stages > 1 else "uni")
+    return ParallelConfig(pipeline_parallel_size=stages, distributed_executor_backend=executor)
 
 
 @lru_cache(maxsize=256)
-def _speculative_config(method: str, tokens: int, max_model_len: int, stages: int) -> Any:
+def _speculative_config(method: str, tokens: int, max_model_len: int, stages: int, executor: str) -> Any:
     from vllm.config import SpeculativeConfig
 
     drafter: dict[str, Any] = {"model": model_folder()}
@@ -173,7 +187,7 @@ def _speculative_config(method: str, tokens: int, max_model_len: int, stages: in
         method=method,
         num_speculative_tokens=tokens,
         target_model_config=_model_config(max_model_len),
-        target_parallel_config=_parallel_config(stages),
+        target_parallel_config=_parallel_config(stages, executor),
         **drafter,
     )
 
@@ -183,15 +197,21 @@ def _scheduler_config(setup: EngineSetup, release: Release) -> Any:
 
     chosen = {name: value for name, value in settings(setup).items() if name != "speculative_method"}
     _require("watermark" not in chosen or release.has("watermark"), f"{release.name} has no watermark")
+    # A release takes no notice of a setting that it does not have.
+    _require(
+        "scheduler_reserve_full_isl" not in chosen or release.has("reserve_full_isl"),
+        f"{release.name} has no scheduler_reserve_full_isl",
+    )
+    optional: dict[str, Any] = {"is_encoder_decoder": False} if release.has("scheduler_class") else {}
     return SchedulerConfig(
         max_num_seqs=setup.max_num_seqs,
         max_num_batched_tokens=setup.max_num_batched_tokens,
         max_model_len=setup.max_model_len,
-        is_encoder_decoder=False,
         enable_chunked_prefill=True,
         async_scheduling=setup.async_scheduling,
         # Asked for outright: some releases turn hybrid groups off beside a connector unless told.
         disable_hybrid_kv_cache_manager=False,
+        **optional,
         **chosen,
     )
 
@@ -218,10 +238,11 @@ def cache_block_size(setup: EngineSetup) -> int:
     return min(sizes, default=_DEFAULT_BLOCK_SIZE)
 
 
-def _transfer_config(connector: ConnectorSetup) -> Any:
+def _transfer_config(connector: ConnectorSetup, release: Release) -> Any:
     from vllm.config import KVTransferConfig
 
     extra = dict(connector.extra)
+    _require(_FAILURE_POLICY not in extra or release.has("failure_policy"), f"{release.name} has no {_FAILURE_POLICY}")
     optional: dict[str, Any] = {_FAILURE_POLICY: extra.pop(_FAILURE_POLICY)} if _FAILURE_POLICY in extra else {}
     if connector.name == MOCK_CONNECTOR:
         optional["kv_connector_module_path"] = MOCK_MODULE

@@ -27,7 +27,7 @@ def hindrance(scheduler: Any) -> str:
 
 
 def _fate(request: Any, scheduler: Any) -> str:
-    if request.num_preemptions >= _PREEMPTIONS_MIN:
+    if getattr(request, "num_preemptions", 0) >= _PREEMPTIONS_MIN:  # 0.11.0 does not count them
         return "preempted for ever"
     if request in scheduler.running:
         return "running and not scheduled"

@@ -30,7 +30,8 @@ class View:
         self.managers: Sequence[Any] = scheduler.kv_cache_manager.coordinator.single_type_managers
         self.pool = scheduler.kv_cache_manager.block_pool
         self.lookahead: int = scheduler.num_lookahead_tokens
-        self.kinds = tuple([_kind(manager.kv_cache_spec) for manager in self.managers])
+        caches = bool(self.kv_cache_manager.enable_caching)
+        self.kinds = tuple([_kind(manager.kv_cache_spec, caches=caches) for manager in self.managers])
         self._sizing_caps: dict[int, int] = {}  # by group: they cost more than all else that is inspected
 
     def lookahead_of(self, group: int) -> int:
@@ -129,7 +130,8 @@ def hash_parts(key: Any) -> tuple[bytes, int]:
     return get_block_hash(key), get_group_id(key)
 
 
-def _kind(spec: Any) -> str:
+def _kind(spec: Any, *, caches: bool) -> str:
     name = type(spec).__name__
     kind = _KINDS.get(name, name)
-    return f"{kind} {spec.mamba_cache_mode}" if kind == "mamba" else kind
+    # Releases before there was a mode keep all states with a prefix cache, and one without.
+    return f"{kind} {getattr(spec, 'mamba_cache_mode', 'all' if caches else 'none')}" if kind == "mamba" else kind

@@ -15,6 +15,7 @@ from typing import Any
 from settled.model.events import Job, PerGroup
 from settled.reference.engines.protocol import Ending, NewRequest, Offer, TransferPart
 from settled.reference.engines.setup import SetupError
+from settled.reference.engines.vllm.releases import installed_release
 
 
 @dataclass(slots=True, eq=False)
@@ -189,12 +190,19 @@ def _mock_connector_class() -> type:
     """The class is made when it is asked for: its base is vLLM's."""
     from vllm.distributed.kv_transfer.kv_connector.v1 import base
 
-    class MockConnector(base.KVConnectorBase_V1, base.SupportsHMA):  # type: ignore[misc]
+    serves_groups = installed_release().has("connector_groups")
+    bases = (base.KVConnectorBase_V1, base.SupportsHMA) if serves_groups else (base.KVConnectorBase_V1,)
+
+    class MockConnector(*bases):  # type: ignore[misc]
         """Scheduler side of the mock. The worker side is `workers.MockWorkers`; no worker ever builds this class."""
 
         def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any = None) -> None:
-            super().__init__(vllm_config, role, kv_cache_config)
-            sizes = [group.kv_cache_spec.block_size for group in kv_cache_config.kv_cache_groups]
+            if serves_groups:
+                super().__init__(vllm_config, role, kv_cache_config)
+                sizes = [group.kv_cache_spec.block_size for group in kv_cache_config.kv_cache_groups]
+            else:
+                super().__init__(vllm_config, role)
+                sizes = [vllm_config.cache_config.block_size]
             transfer = vllm_config.kv_transfer_config
             self.book = MockBook(sizes, lcm(*sizes), loads=transfer.is_kv_consumer, stores=transfer.is_kv_producer)
 

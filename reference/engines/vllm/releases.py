@@ -12,7 +12,22 @@ from importlib.metadata import PackageNotFoundError, version
 
 from settled.reference.engines.setup import SetupError
 
-TESTED = ("0.13.0", "0.16.0", "0.18.1", "0.20.2", "0.23.0", "0.24.0", "0.25.1", "0.26.0", "0.29.0", "0.33.0")
+TESTED = (
+    "0.11.0",
+    "0.11.1",
+    "0.11.2",
+    "0.12.0",
+    "0.13.0",
+    "0.16.0",
+    "0.18.1",
+    "0.20.2",
+    "0.23.0",
+    "0.24.0",
+    "0.25.1",
+    "0.26.0",
+    "0.29.0",
+    "0.33.0",
+)
 
 _OLDEST = (0, 11, 0)
 
@@ -29,6 +44,17 @@ class Difference:
 
 DIFFERENCES: dict[str, Difference] = {
     # ---- start-up ----
+    "scheduler_class": Difference(
+        "0.11.1", None, "SchedulerConfig.get_scheduler_cls; it takes is_encoder_decoder", "the classes that the command line names"
+    ),
+    "scheduler_block_size": Difference("0.11.1", None, "the scheduler takes block_size", "it is not passed"),
+    "checks_async": Difference(
+        "0.11.1",
+        None,
+        "VllmConfig refuses what does not go with asynchronous scheduling, which any executor does",
+        "the command line's own refusals, drafts and stages, and its executor, that of several processes",
+    ),
+    "hashing_module": Difference("0.11.1", None, "vllm.utils.hashing", "vllm.utils"),
     "start_up_returns_counts": Difference(
         None, "0.18.1", "_initialize_kv_caches returns (device blocks, host blocks, config)", "the config"
     ),
@@ -46,13 +72,21 @@ DIFFERENCES: dict[str, Difference] = {
     "rswa": Difference("0.25.1", None, "RSWASpec", "refused"),
     # ---- settings ----
     "hash_block_size": Difference("0.20.2", "0.26.0", "CacheConfig.hash_block_size", "see prefix_match_unit"),
+    "reserve_full_isl": Difference("0.20.2", None, "SchedulerConfig.scheduler_reserve_full_isl", "refused when set"),
     "prefix_match_unit": Difference("0.26.0", None, "CacheConfig.prefix_match_unit, the new name of hash_block_size", "refused when set"),
     "draft_models": Difference("0.16.0", None, "speculative method draft_model, also when asynchronous", "eagle"),
     # ---- requests and steps ----
     "eos_on_request": Difference(None, "0.18.1", "Request takes eos_token_id", "it is not passed"),
-    "resumed_ids": Difference("0.13.0", None, "CachedRequestData.resumed_req_ids", "resumed_from_preemption, a flag each, in scripts"),
+    "resumed_ids": Difference("0.11.1", None, "CachedRequestData.resumed_req_ids", "resumed_from_preemption, a flag each"),
+    "counts_preemptions": Difference("0.11.1", None, "Request.num_preemptions", "scripts tell no number"),
+    "sampled_arrays": Difference("0.11.1", "0.12.0", "ModelRunnerOutput.sampled_token_ids are NumPy arrays", "lists"),
     "hash_lookahead": Difference("0.33.0", None, "get_request_block_hasher takes num_hash_lookahead_tokens", "it is not passed"),
     # ---- connectors ----
+    "connector_groups": Difference(
+        "0.11.1", None, "connectors are told of the groups; with SupportsHMA they serve several", "one group, by the cache config"
+    ),
+    "failed_blocks": Difference("0.11.1", None, "KVConnectorOutput.invalid_block_ids", "no load fails"),
+    "failure_policy": Difference("0.13.0", None, "KVTransferConfig.kv_load_failure_policy", "refused when set"),
     "failed_requests": Difference(
         "0.33.0", None, "KVConnectorOutput.failed_recving; failed blocks of several groups are refused", "failed blocks"
     ),

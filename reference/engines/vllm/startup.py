@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
+from importlib import import_module
+from inspect import getattr_static
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -37,10 +39,10 @@ def start(setup: EngineSetup, release: Release) -> Started:
 
     with refused():
         block_size, hash_block_size = _block_sizes(kv_cache_config, vllm_config, release)
-        sizes = {"block_size": block_size}
+        sizes = {"block_size": block_size} if release.has("scheduler_block_size") else {}
         if release.has("resolves_block_sizes"):
             sizes["hash_block_size"] = hash_block_size
-        scheduler = vllm_config.scheduler_config.get_scheduler_cls()(
+        scheduler = _scheduler_class(vllm_config, release)(
             vllm_config=vllm_config,
             kv_cache_config=kv_cache_config,
             structured_output_manager=StructuredOutputManager(vllm_config),
@@ -177,11 +179,19 @@ def _block_sizes(kv_cache_config: Any, vllm_config: Any, release: Release) -> tu
     return vllm_config.cache_config.block_size, vllm_config.cache_config.block_size
 
 
+def _scheduler_class(vllm_config: Any, release: Release) -> Any:
+    if release.has("scheduler_class"):
+        return vllm_config.scheduler_config.get_scheduler_cls()
+    from vllm.v1.core.sched import async_scheduler, scheduler
+
+    return async_scheduler.AsyncScheduler if vllm_config.scheduler_config.async_scheduling else scheduler.Scheduler
+
+
 def _request_block_hasher(hash_block_size: int, vllm_config: Any, release: Release) -> Callable[[Any], Any]:
-    from vllm.utils.hashing import get_hash_fn_by_name
     from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 
-    function = get_hash_fn_by_name(vllm_config.cache_config.prefix_caching_hash_algo)
+    module = import_module("vllm.utils.hashing" if release.has("hashing_module") else "vllm.utils")
+    function = module.get_hash_fn_by_name(vllm_config.cache_config.prefix_caching_hash_algo)
     init_none_hash(function)
     lookahead = (vllm_config.num_hash_lookahead_tokens,) if release.has("hash_lookahead") else ()
     hasher: Callable[[Any], Any] = get_request_block_hasher(hash_block_size, function, *lookahead)
@@ -194,6 +204,7 @@ def _max_concurrent_batches(vllm_config: Any, release: Release) -> int:
         return int(vllm_config.max_concurrent_batches)
     from vllm.v1.executor.abstract import Executor
 
-    declared = Executor.get_class(vllm_config).__dict__["max_concurrent_batches"]
+    declared = getattr_static(Executor.get_class(vllm_config), "max_concurrent_batches")
+    count: Any = declared.fget if isinstance(declared, property) else declared.func
     executor = SimpleNamespace(scheduler_config=vllm_config.scheduler_config, parallel_config=vllm_config.parallel_config)
-    return int(declared.func(executor))
+    return int(count(executor))

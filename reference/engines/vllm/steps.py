@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from settled.reference.engines.protocol import EngineFailedError, StepRequest
+from settled.reference.engines.vllm.releases import Release
 
 
 class DraftsWithoutTokenError(EngineFailedError):
@@ -58,6 +59,18 @@ def check_drafts(output: Any) -> None:
             raise DraftsWithoutTokenError("scheduler.py:schedule", message)
 
 
+def sampled_token_ids(sampled: list[list[int]], release: Release) -> list[Any]:
+    """As a ModelRunnerOutput of the release has them."""
+    if not release.has("sampled_arrays"):
+        return sampled
+    import numpy
+
+    return [numpy.array(token_ids, dtype=int) for token_ids in sampled]
+
+
 def _resumed(output: Any) -> set[str]:
     """Requests that join again after a preemption."""
-    return set(output.scheduled_cached_reqs.resumed_req_ids)
+    cached = output.scheduled_cached_reqs
+    if hasattr(cached, "resumed_req_ids"):
+        return set(cached.resumed_req_ids)
+    return {request_id for request_id, flag in zip(cached.req_ids, cached.resumed_from_preemption, strict=True) if flag}

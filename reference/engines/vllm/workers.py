@@ -29,6 +29,7 @@ class MockWorkers(Workers):
     def __init__(self, book: MockBook, release: Release) -> None:
         self.book = book
         self._fails_requests = len(book.block_sizes) > 1
+        self._knows_failed_blocks = release.has("failed_blocks")
         self._knows_failed_requests = release.has("failed_requests")
         self._pending: list[_Report] = []
         self._aggregators: dict[int, Any] = {}  # by number of workers, as in deployments of that many
@@ -64,14 +65,12 @@ class MockWorkers(Workers):
 
     def _can_end(self, transfer: Transfer, ending: Ending) -> bool:
         """Stores do not fail, nor does what touches no block. With several groups, only requests can (from 0.33 on), whose load is not
-        within a step: before there is no way to tell of it, and a worker tries again until it has succeeded."""
+        within a step: before there is no way to tell of it, and a worker tries again until it has succeeded. So it is with one (to 0.11.0).
+        """
         if ending is Ending.GOOD:
             return True
-        return (
-            transfer.is_load
-            and any(transfer.blocks)
-            and (not self._fails_requests or (self._knows_failed_requests and not transfer.synchronous))
-        )
+        can_be_told = self._knows_failed_requests and not transfer.synchronous if self._fails_requests else self._knows_failed_blocks
+        return transfer.is_load and any(transfer.blocks) and can_be_told
 
     def attach(self, step: Step, output: Any) -> None:
         due = [report for report in self._pending if report.transfer.not_before <= step.number]
@@ -116,7 +115,8 @@ class MockWorkers(Workers):
             told = self._aggregate_of(workers, [report for report in reports if report.transfer.workers == workers])
             merged.finished_sending = (merged.finished_sending or set()) | (told.finished_sending or set()) or None
             merged.finished_recving = (merged.finished_recving or set()) | (told.finished_recving or set()) or None
-            merged.invalid_block_ids |= told.invalid_block_ids
+            if self._knows_failed_blocks:
+                merged.invalid_block_ids |= told.invalid_block_ids
             if self._knows_failed_requests:
                 merged.failed_recving |= told.failed_recving
         return merged
@@ -142,7 +142,7 @@ class MockWorkers(Workers):
             failed = {block for blocks in transfer.failed_blocks(report.ending) for block in blocks}
             if failed and self._fails_requests:
                 output.failed_recving.add(transfer.request_id)
-            else:
+            elif failed:
                 output.invalid_block_ids |= failed
         return output
 

@@ -21,7 +21,7 @@ from settled.reference.engines.setup import ConnectorSetup, EngineSetup
 from settled.reference.engines.vllm.configuration import layer_specs, page_bytes, vllm_config_for
 from settled.reference.engines.vllm.releases import Release, installed_release
 from settled.reference.engines.vllm.startup import min_num_blocks
-from settled.reference.engines.vllm.steps import Step, step_of
+from settled.reference.engines.vllm.steps import Step, sampled_token_ids, step_of
 
 EngineCore = core_module.EngineCore
 BLOCK_SIZE = 16
@@ -85,10 +85,11 @@ class StandInExecutor(Executor):
 
     def _output(self, step: Step) -> Any:
         names = [row.request_id for row in step.rows]
+        sampled = [self._sample(row.request_id, row.drafts) if row.samples else [] for row in step.rows]
         return ModelRunnerOutput(
             req_ids=names,
             req_id_to_index={name: index for index, name in enumerate(names)},
-            sampled_token_ids=[self._sample(row.request_id, row.drafts) if row.samples else [] for row in step.rows],
+            sampled_token_ids=sampled_token_ids(sampled, RELEASE),
             logprobs=None,
             prompt_logprobs_dict={},
             pooler_output=[],

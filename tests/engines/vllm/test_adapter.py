@@ -19,6 +19,7 @@ PROMPT = tuple(range(10, 110))
 CHUNKED = ChunkedLocalAttentionSpec(block_size=16, chunk=32)
 ALIGN = MambaSpec(block_size=16, mode="align")
 STATE = MambaSpec(block_size=256, mode="none")
+HAS_ASYNC_DRAFTS = FACTORY.release.has("checks_async")
 
 
 def request(name: str = "r", tokens: int = 100, max_tokens: int = 20) -> NewRequest:
@@ -60,7 +61,7 @@ def test_groups_that_start_up_makes_are_served_to_the_end(groups: tuple[SlidingW
         (setup_of(num_blocks=4), "not accepted"),
         (setup_of(()), "no groups"),
         (setup_of(extra=(("no_such_setting", 1),)), "unknown setting"),
-        (setup_of(connector=ConnectorSetup(name="NoSuchConnector")), "not accepted"),
+        (setup_of((full(),), connector=ConnectorSetup(name="NoSuchConnector")), "not accepted"),
         (setup_of((CHUNKED,), num_speculative_tokens=2, extra=(("speculative_method", "eagle"),)), "turns hybrid groups off"),
     ],
 )
@@ -115,6 +116,8 @@ def test_the_pipeline_is_as_deep_as_the_release_says_and_never_deeper(changes: d
 @pytest.mark.parametrize("is_async", [True, False])
 @pytest.mark.parametrize("accepted", [0, 1, 3])
 def test_drafts_are_accepted_as_chosen(is_async: bool, accepted: int) -> None:
+    if is_async and not HAS_ASYNC_DRAFTS:
+        pytest.skip("0.11.0 does not schedule asynchronously with drafts")
     events: list[object] = []
     engine = FACTORY.create(setup_of(num_speculative_tokens=3, async_scheduling=is_async), events.append)
     engine.add_request(request(max_tokens=40))
@@ -221,7 +224,7 @@ def test_what_the_recorder_cannot_explain_is_noticed() -> None:
 
 
 def test_the_same_workload_gives_the_same_trace() -> None:
-    setup = setup_of(num_blocks=50, enable_prefix_caching=True, num_speculative_tokens=2)
+    setup = setup_of(num_blocks=50, enable_prefix_caching=True, num_speculative_tokens=2, async_scheduling=HAS_ASYNC_DRAFTS)
     assert random_run(setup, 5)[1] == random_run(setup, 5)[1]
     assert random_run(setup, 5)[1] != random_run(setup, 6)[1]
 
@@ -244,6 +247,8 @@ def _found(setup: EngineSetup, seeds: int) -> set[Property]:
 
 
 def test_rollbacks_need_freed_blocks_up_to_0_25() -> None:
+    if not HAS_ASYNC_DRAFTS:
+        pytest.skip("0.11.0 does not schedule asynchronously with drafts, so no rejection comes after a later step was scheduled")
     found = _found(setup_of(num_speculative_tokens=3, num_blocks=60), 6)
     assert (Property.ROLLBACK_RESIDENT in found) == (not at_least("0.26.0"))
     assert found <= {Property.ROLLBACK_RESIDENT, Property.WRITE_OWNED}

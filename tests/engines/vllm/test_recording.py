@@ -26,6 +26,8 @@ def _accepted(name: str) -> Run:
     factory = VllmFactory()
     if name.startswith("copies") and not factory.release.version.startswith("0.33."):
         pytest.skip(f"copies within a block were looked at in 0.33 alone, not in {factory.name}")
+    if name == "connector" and factory.release.version < "0.16":
+        pytest.xfail(f"{factory.name} finishes a request again whose blocks are being stored, with the output of a later step")
     run = create(SHAPES[name])
     if run is None:
         pytest.xfail(f"{factory.name} does not accept {name}")

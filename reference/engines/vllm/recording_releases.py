@@ -25,7 +25,9 @@ class Features:
 
 def features_of(scheduler: Any) -> Features:
     """Asks the classes of the live scheduler, of its managers, and of the requests that it serves."""
-    return _features_of(type(scheduler), type(scheduler.kv_cache_manager.coordinator.single_type_managers[0]))
+    scheduler_class: Any = type(scheduler)
+    manager_class: Any = type(scheduler.kv_cache_manager.coordinator.single_type_managers[0])
+    return _features_of(scheduler_class, manager_class)
 
 
 @cache  # a hunt builds thousands of schedulers

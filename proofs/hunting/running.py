@@ -184,7 +184,7 @@ class _Served:
     def _round(self) -> bool:
         """Whether anything moved."""
         moved = False
-        for _ in range(sum(not part.is_reported for part in self.engine.transfers())):
+        for _ in [part for part in self.engine.transfers() if not part.is_reported]:
             moved |= self._do(_REPORT)
         for _ in range(self.engine.max_in_flight_steps):
             if not self._do(_SCHEDULE):
@@ -205,7 +205,8 @@ class _Served:
         self.result.steps += is_schedule
         if self.coverage is not None:
             self.coverage.after(self.engine, operation)
-        self._look()
+        if self.inspects or self.until is not None or self.steps_max is not None:
+            self._look()
         return True
 
     def _look(self) -> None:

@@ -74,9 +74,10 @@ class MockWorkers(Workers):
         )
 
     def attach(self, step: Step, output: Any) -> None:
-        due = [report for report in self._pending if report.transfer.not_before <= step.number]
-        self._pending = [report for report in self._pending if report.transfer.not_before > step.number]
-        due += self._within(step)
+        due = self._within(step)
+        if self._pending:
+            due = [report for report in self._pending if report.transfer.not_before <= step.number] + due
+            self._pending = [report for report in self._pending if report.transfer.not_before > step.number]
         output.kv_connector_output = self._aggregate(due)
         for report in due:
             self._tell(report)
@@ -110,6 +111,8 @@ class MockWorkers(Workers):
     def _aggregate(self, reports: Sequence[_Report]) -> Any:
         """One KVConnectorOutput of all workers."""
         merged = outputs_module().KVConnectorOutput()
+        if not reports:
+            return merged
         for workers in sorted({report.transfer.workers for report in reports}):
             told = self._aggregate_of(workers, [report for report in reports if report.transfer.workers == workers])
             merged.finished_sending = (merged.finished_sending or set()) | (told.finished_sending or set()) or None

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from settled.model.events import Config, Event
 from settled.model.monitor import Monitor, Verdict, Violation
+from settled.model.monitor.findings import NOTHING
 from settled.model.properties import Contract
 
 ENGINE_FAULT = "engine_fault"  # stands in for a property where the engine itself fails: an assertion, a double free
@@ -31,6 +32,14 @@ class Found(NamedTuple):
     sentence: str
 
 
+class Judgement(NamedTuple):
+    """The contract ("" without an event), the verdict on each property, and whether the monitor could not judge all of it."""
+
+    contract: str
+    verdicts: dict[str, Verdict]
+    is_undecided: bool
+
+
 class Watched:
     """A sink that judges under one contract (None: the default of the configuration that it is fed), and passes events on to others.
 
@@ -51,8 +60,10 @@ class Watched:
             assert isinstance(event, Config)
             self.monitor = Monitor(event, self.contract)
             self.kinds = tuple([spec.kind for spec in event.groups])
-        for violation in self.monitor.feed(self.num_events, event):
-            self._note(violation)
+        violations = self.monitor.feed(self.num_events, event)
+        if violations is not NOTHING:  # nearly always: not even iterated
+            for violation in violations:
+                self._note(violation)
         for listen in self.listeners:
             listen(event)
 
@@ -61,17 +72,14 @@ class Watched:
         if key not in self.found:
             self.found[key] = Found(key, self.place, self.num_events, sentence)
 
-    def is_undecided(self) -> bool:
-        """Whether the monitor could not judge all of it."""
-        return self.monitor is not None and bool(self.monitor.finish().unknown)
-
-    def verdicts(self) -> tuple[str, dict[str, Verdict]]:
-        """The contract ("" without an event), and the verdict on each property so far; what was noted by other means counts as violated."""
+    def judgement(self) -> Judgement:
+        """What is known so far; what was noted by other means counts as violated."""
         found = {key.property: Verdict.VIOLATED for key in self.found}
         if self.monitor is None:
-            return "", found
+            return Judgement("", found, False)
         report = self.monitor.finish()
-        return report.contract.value, {**{result.property.value: result.verdict for result in report.properties}, **found}
+        verdicts = {result.property.value: result.verdict for result in report.properties}
+        return Judgement(report.contract.value, verdicts | found, bool(report.unknown))
 
     def _note(self, violation: Violation) -> None:
         kind = "" if violation.group is None else self.kinds[violation.group]

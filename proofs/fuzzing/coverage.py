@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, NamedTuple
 
 from settled.model.events import Computed, Config, Event, Evict, Finish, Preempt, Process, Release, Schedule, Touch
 from settled.model.specs import ChunkedLocalAttentionSpec, KVCacheSpec, RSWASpec, SinkWindowSpec, SlidingWindowSpec
 from settled.reference.decisions import Decision, Player
 
-# The first token that a query at position p reads apart from sinks and prompts, by kind; kinds that read everything have no boundary.
-_FIRST_READ: dict[type[KVCacheSpec], Callable[[KVCacheSpec, int], int]] = {
-    SlidingWindowSpec: lambda spec, p: p - _length(spec) + 1,
-    SinkWindowSpec: lambda spec, p: p - _length(spec) + 1,
-    RSWASpec: lambda spec, p: p - _length(spec) + 1,
-    ChunkedLocalAttentionSpec: lambda spec, p: p // _length(spec) * _length(spec),
+# The first token that a query at position p reads apart from sinks and prompts, by kind and the length of its window or chunk; kinds that
+# read everything have no boundary.
+_FIRST_READ: dict[type[KVCacheSpec], Callable[[int, int], int]] = {
+    SlidingWindowSpec: lambda length, p: p - length + 1,
+    SinkWindowSpec: lambda length, p: p - length + 1,
+    RSWASpec: lambda length, p: p - length + 1,
+    ChunkedLocalAttentionSpec: lambda length, p: p // length * length,
 }
 FREE_BLOCKS_SHOWN = 4
 
@@ -38,42 +40,53 @@ DECISION, CAUSE, DEPTH, POOL = "decisions", "causes", "pipeline depth, steps", "
 BOUNDARY, EDGE, OUTPUT, PAIR = "free boundary, tokens past a block", "settled, tokens past the window", "drafts rejected", "pairs of events"
 
 
+# A hunt counts several features for every event: each is made once. There are few, since none has a number without a bound.
+feature = cache(Feature)
+
+
+@cache
+def _pair(before: str, label: str) -> Feature:
+    return Feature(PAIR, f"{before} {label}")
+
+
+# How an event that is a cause is called, by its type.
+_CAUSES: Mapping[type[Event], Callable[[Any], str]] = {
+    Release: lambda event: f"release: {event.cause}" if event.freed else f"release: {event.cause}, still shared",
+    Finish: lambda event: f"finish: {event.reason}",
+    Computed: lambda event: f"computed: {event.cause}",
+    Preempt: lambda event: f"preempt: {event.output or 'deliver'}",
+    Touch: lambda event: Touch.name,
+    Evict: lambda event: Evict.name,
+}
+
+
 class EventCoverage:
     """Counts features of traces. Give `listen` every event."""
 
     def __init__(self) -> None:
         self.counts: Counter[Feature] = Counter()
-        self._groups: list[tuple[KVCacheSpec, Callable[[KVCacheSpec, int], int]]] = []
+        self._groups: list[tuple[int, int, Callable[[int, int], int]]] = []  # block size, length of the window or chunk, first read
         self._drafts: dict[tuple[int, str], int] = {}
         self._before = ""
 
     def listen(self, event: Event) -> None:
-        label = event.name
-        match event:
-            case Config():
-                self._groups = [(spec, _FIRST_READ[type(spec)]) for spec in event.groups if type(spec) in _FIRST_READ]
-                self._drafts.clear()
-            case Schedule():
-                self._scheduled(event)
-            case Process():
-                self._processed(event)
-            case Release() | Finish() | Computed() | Preempt():
-                label = self._cause(event)
-                self.counts[Feature(CAUSE, label)] += 1
-            case Touch() | Evict():
-                self.counts[Feature(CAUSE, label)] += 1
-        self.counts[Feature(PAIR, f"{self._before} {label}")] += 1
+        label, cause_of = event.name, _CAUSES.get(type(event))
+        if cause_of is not None:
+            label = cause_of(event)
+            self.counts[feature(CAUSE, label)] += 1
+        elif isinstance(event, Schedule):
+            self._scheduled(event)
+        elif isinstance(event, Process):
+            self._processed(event)
+        elif isinstance(event, Config):
+            self._configured(event)
+        self.counts[_pair(self._before, label)] += 1
         self._before = label
 
-    def _cause(self, event: Release | Finish | Computed | Preempt) -> str:
-        match event:
-            case Release():
-                return f"release: {event.cause}" + ("" if event.freed else ", still shared")
-            case Finish():
-                return f"finish: {event.reason}"
-            case Computed():
-                return f"computed: {event.cause}"
-        return f"preempt: {event.output or 'deliver'}"
+    def _configured(self, event: Config) -> None:
+        bounded = [spec for spec in event.groups if type(spec) in _FIRST_READ]
+        self._groups = [(spec.block_size, _length(spec), _FIRST_READ[type(spec)]) for spec in bounded]
+        self._drafts.clear()
 
     def _scheduled(self, event: Schedule) -> None:
         counts = self.counts
@@ -83,30 +96,30 @@ class EventCoverage:
                 continue
             computed, in_flight, stale = entry.counters
             settled = computed - (in_flight - stale)
-            for spec, first_read in self._groups:
-                boundary = first_read(spec, settled)
-                counts[Feature(EDGE, _near(settled - _length(spec), 0))] += 1
+            for block_size, length, first_read in self._groups:
+                boundary = first_read(length, settled)
+                counts[feature(EDGE, _near(settled - length, 0))] += 1
                 if boundary > 0:
-                    counts[Feature(BOUNDARY, _near(boundary % spec.block_size, spec.block_size))] += 1
+                    counts[feature(BOUNDARY, _near(boundary % block_size, block_size))] += 1
 
     def _processed(self, event: Process) -> None:
         for entry in event.requests:
             drafts = self._drafts.pop((event.step, entry.request), 0)
             if drafts:
                 how_many = "none" if not entry.rejected else "all" if entry.rejected >= drafts else "some"
-                self.counts[Feature(OUTPUT, how_many)] += 1
+                self.counts[feature(OUTPUT, how_many)] += 1
 
 
 class Coverage(EventCoverage):
     """Counts features of the reference's runs. Give `after` the player after every decision."""
 
     def after(self, player: Player, decision: Decision) -> None:
-        self.counts[Feature(DECISION, decision.name)] += 1
+        self.counts[feature(DECISION, decision.name)] += 1
         if decision.name.startswith("schedule"):
             engine = player.engine
             free = engine.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
-            self.counts[Feature(DEPTH, str(len(engine.unprocessed)))] += 1
-            self.counts[Feature(POOL, str(free) if free < FREE_BLOCKS_SHOWN else f"{FREE_BLOCKS_SHOWN} or more")] += 1
+            self.counts[feature(DEPTH, str(len(engine.unprocessed)))] += 1
+            self.counts[feature(POOL, str(free) if free < FREE_BLOCKS_SHOWN else f"{FREE_BLOCKS_SHOWN} or more")] += 1
 
 
 def by_section(coverage: Counter[Feature]) -> dict[str, dict[str, int]]:

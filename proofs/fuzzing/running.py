@@ -60,6 +60,6 @@ def run_case(
         what = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         watched.note(Key(ENGINE_FAULT, type(error).__name__, ""), f"the engine failed: {what}")
     else:
-        run.is_undecided = watched.is_undecided()
+        run.is_undecided = watched.judgement().is_undecided
     run.operations, run.num_events = player.operations, watched.num_events
     return run

@@ -71,9 +71,11 @@ def run_workload(
         coverage.begin(workload)
     watched = Watched(contract, listeners)
     served: _Served | None = None
+    has_ended = False
     try:
         with watchdog(cpu_seconds_max):
-            served = _Served(factory.create(workload.setup, watched), workload, watched, result, coverage, inspects, until, steps_max)
+            engine = factory.create(workload.setup, watched, inspects=inspects)
+            served = _Served(engine, workload, watched, result, coverage, inspects, until, steps_max)
             served.play()
             served.serve()
             served.engine.end()
@@ -86,12 +88,12 @@ def run_workload(
             raise
         watched.note(*fault_of(error))
     else:
-        served = None  # it has ended
-        result.is_undecided = watched.is_undecided()
-    if served is not None:
+        has_ended = True
+    if served is not None and not has_ended:
         served.end_anyhow()
     result.found, result.num_events = watched.found, watched.num_events
-    result.contract, result.verdicts = watched.verdicts()
+    result.contract, result.verdicts, is_undecided = watched.judgement()
+    result.is_undecided = has_ended and is_undecided
     return result
 
 
@@ -182,7 +184,7 @@ class _Served:
     def _round(self) -> bool:
         """Whether anything moved."""
         moved = False
-        for _ in range(sum(not part.is_reported for part in self.engine.transfers())):
+        for _ in [part for part in self.engine.transfers() if not part.is_reported]:
             moved |= self._do(_REPORT)
         for _ in range(self.engine.max_in_flight_steps):
             if not self._do(_SCHEDULE):
@@ -191,17 +193,20 @@ class _Served:
         return self._do(_PROCESS) or moved
 
     def _do(self, operation: Operation) -> bool:
+        is_schedule = type(operation) is Schedule
+        if is_schedule and self.engine.num_unprocessed_steps >= self.engine.max_in_flight_steps:
+            return False
         # Noted before: it may raise. A step without tokens counts as not dispatched, but an engine may have executed it.
-        is_asked = type(operation) is Schedule and self.engine.num_unprocessed_steps < self.engine.max_in_flight_steps
         self.result.done.append(operation)
         if not play(self.engine, operation):
-            if not is_asked:
+            if not is_schedule:
                 self.result.done.pop()
             return False
-        self.result.steps += type(operation) is Schedule
+        self.result.steps += is_schedule
         if self.coverage is not None:
             self.coverage.after(self.engine, operation)
-        self._look()
+        if self.inspects or self.until is not None or self.steps_max is not None:
+            self._look()
         return True
 
     def _look(self) -> None:

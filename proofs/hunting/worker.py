@@ -3,7 +3,6 @@ output what it does, as long as its standard input is open. It needs neither z3 
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import signal
@@ -17,6 +16,7 @@ from typing import Any, TextIO
 from settled.proofs.hunting.campaign import Hunt, Plan, Progress, Told, WorkloadFailedError
 from settled.proofs.hunting.engines import EngineError, factory_of, parse_engine
 from settled.proofs.hunting.finding import finding_as_dict
+from settled.proofs.hunting.garbage import collect_seldom
 from settled.proofs.hunting.messages import DONE, FAILED, FOUND, PROGRESS, SHRUNK, plan_of, progress_as_dict
 from settled.proofs.hunting.plain import workload_as_dict
 from settled.proofs.hunting.workloads import MixError
@@ -73,9 +73,8 @@ class Worker:
         self._say(SHRUNK if told.is_shrunk else FOUND, finding=finding_as_dict(told.finding))
 
     def _tick(self, progress: Progress) -> None:
-        if progress.workloads == 1:  # the engine is imported: as vLLM's engine core does, or each collection goes through all of it
-            gc.collect()
-            gc.freeze()
+        if progress.workloads == 1:  # the engine is imported
+            collect_seldom()
         now = time.monotonic()
         if now >= self._next_report:
             self._next_report = now + _SECONDS_BETWEEN

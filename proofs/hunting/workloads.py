@@ -202,17 +202,20 @@ def _connector(rng: Random, mix: Mix) -> ConnectorSetup | None:
 
 class _Course(NamedTuple):
     """What a workload's requests have in common. `related`: prompts of one family, at least a block long, so that one hits what another
-    has cached. `crowded`: several at once that fill the pool together, so that their outputs push one another out.
+    has cached. `crowded`: several at once that fill the pool together, so that their outputs push one another out. `lengths`: the setup's
+    boundaries, in tokens.
     """
 
     related: bool
     crowded: bool
+    lengths: tuple[int, ...]
 
 
 def _operations(rng: Random, mix: Mix, setup: EngineSetup) -> Iterator[Operation]:
     """Rounds that add, fill the pipeline and process, in the proportions that keep it full, empty, or neither."""
     related = setup.enable_prefix_caching and _happens(rng, mix.percent_related)
-    course = _Course(related, setup.max_num_seqs > 1 and _happens(rng, mix.percent_crowded))
+    crowded = setup.max_num_seqs > 1 and _happens(rng, mix.percent_crowded)
+    course = _Course(related, crowded, boundary_lengths(setup))
     schedules_first = rng.choice((1, 2, 3))
     percent_abort = mix.percent_abort_consumer if setup.kv_consumer else mix.percent_abort
     added = 0
@@ -233,7 +236,7 @@ def _operations(rng: Random, mix: Mix, setup: EngineSetup) -> Iterator[Operation
 
 
 def _add(rng: Random, mix: Mix, setup: EngineSetup, course: _Course, request_id: str) -> Add:
-    lengths = boundary_lengths(setup)
+    lengths = course.lengths
     block_size = min(spec.block_size for spec in setup.groups)
     if course.related:
         lengths = tuple([length for length in lengths if length > block_size]) or lengths
@@ -248,7 +251,7 @@ def _add(rng: Random, mix: Mix, setup: EngineSetup, course: _Course, request_id:
         max_tokens=min(longest, rng.choice((block_size // 2 + 1, block_size + 1) if course.crowded else (1, 2, 3, 5, 8, 16))),
         family=rng.randrange(1 if course.related else _FAMILIES) if shared else 0,
         shared_tokens=min(shared, prompt),
-        offer=_offer(rng, mix, setup, prompt),
+        offer=_offer(rng, mix, setup, course, prompt),
         is_stored=setup.connector is not None and _happens(rng, mix.percent_stored),
     )
 
@@ -259,7 +262,7 @@ def _share_of_pool(rng: Random, setup: EngineSetup, block_size: int) -> int:
     return max(1, min(blocks // rng.choice((2, 2, 3)) * block_size - rng.choice((0, 0, 1)), setup.max_model_len - 1))
 
 
-def _offer(rng: Random, mix: Mix, setup: EngineSetup, prompt: int) -> Offer | None:
+def _offer(rng: Random, mix: Mix, setup: EngineSetup, course: _Course, prompt: int) -> Offer | None:
     """A part of the prompt that ends around a block, or all of it."""
     if not setup.kv_consumer or not _happens(rng, mix.percent_offered):
         return None
@@ -267,7 +270,7 @@ def _offer(rng: Random, mix: Mix, setup: EngineSetup, prompt: int) -> Offer | No
     if prompt == 1 and not is_whole:
         return None
     return Offer(
-        prompt if is_whole else min(prompt - 1, rng.choice(boundary_lengths(setup))),
+        prompt if is_whole else min(prompt - 1, rng.choice(course.lengths)),
         is_async=not _happens(rng, mix.percent_sync_load),
         workers=rng.choice((1, 1, 2)),
         ending=_ending(rng, mix.percent_failed_load),

@@ -80,7 +80,13 @@ class Workload:
 
 def play(engine: Engine, operation: Operation) -> bool:
     """Does what an operation asks, if it can be done; whether it could."""
-    match operation:
+    match operation:  # the most frequent first
+        case Schedule():
+            return engine.num_unprocessed_steps < engine.max_in_flight_steps and engine.schedule()
+        case Process():
+            if not engine.num_unprocessed_steps:
+                return False
+            engine.process(_chooser(operation))
         case Add():
             if operation.request_id in engine.unfinished_requests():
                 return False
@@ -89,12 +95,6 @@ def play(engine: Engine, operation: Operation) -> bool:
             if operation.request_id not in engine.unfinished_requests():
                 return False
             engine.abort(operation.request_id)
-        case Schedule():
-            return engine.num_unprocessed_steps < engine.max_in_flight_steps and engine.schedule()
-        case Process():
-            if not engine.num_unprocessed_steps:
-                return False
-            engine.process(_chooser(operation))
         case Report():
             parts = [part for part in engine.transfers() if part.is_reported == operation.again]
             if not parts:

@@ -134,7 +134,8 @@ class Engine(Protocol):
         """A worker is through. It reaches the engine as soon as the engine takes reports in: at once, or with the next output."""
 
     def inspect(self) -> Sequence[Anomaly]:
-        """Compares the live objects with each other: counts with holders, queues with blocks, counters with steps."""
+        """Compares the live objects with each other: counts with holders, queues with blocks, counters with steps. Only of an engine that
+        was created for it."""
 
     def hindrance(self) -> str:
         """What keeps requests from finishing although nothing new comes: words without numbers, which tell causes apart. "" if unknown."""
@@ -152,8 +153,9 @@ class EngineFactory(Protocol):
 
     name: str
 
-    def create(self, setup: EngineSetup, sink: Sink | None) -> Engine:
-        """A fresh engine; without a sink nothing is recorded. Raises SetupError for what the release does not accept."""
+    def create(self, setup: EngineSetup, sink: Sink | None, *, inspects: bool = True) -> Engine:
+        """A fresh engine; without a sink nothing is recorded. `inspects`: it will be inspected, so it prepares for that, which may cost
+        time at every step. Raises SetupError for what the release does not accept."""
 
     def min_num_blocks(self, setup: EngineSetup) -> int:
         """The smallest pool, null block counted, that the release's own start-up check accepts; `setup.num_blocks` is ignored."""

@@ -29,7 +29,7 @@ class ReferenceFactory:
         self.discipline = discipline
         self.name = f"reference {discipline.name}"
 
-    def create(self, setup: EngineSetup, sink: Sink | None) -> ReferenceEngine:
+    def create(self, setup: EngineSetup, sink: Sink | None, *, inspects: bool = True) -> ReferenceEngine:
         return ReferenceEngine(setup, self._config(setup, setup.num_blocks), sink)
 
     def min_num_blocks(self, setup: EngineSetup) -> int:

@@ -7,7 +7,6 @@ process; shrinking is left out. Run it with a release's interpreter, PYTHONHASHS
 from __future__ import annotations
 
 import argparse
-import gc
 import os
 import statistics
 import time
@@ -21,6 +20,7 @@ os.environ.setdefault("VLLM_LOGGING_LEVEL", "CRITICAL")
 from settled.proofs.hunting.campaign import INSPECTED_EVERY
 from settled.proofs.hunting.coverage import HuntCoverage
 from settled.proofs.hunting.faults import HarnessError
+from settled.proofs.hunting.garbage import collect_seldom
 from settled.proofs.hunting.running import run_workload
 from settled.proofs.hunting.workloads import Drawn, workloads
 from settled.proofs.watching import Watched
@@ -150,8 +150,7 @@ def main() -> None:
     arguments = parser.parse_args()
     print(f"{VllmFactory().name}: {arguments.rounds} rounds of {arguments.workloads} workloads, seed {SEED}, seconds of the processor")
     seconds_of("windows", 10_000, 8, None)  # imports
-    gc.collect()
-    gc.freeze()  # as a hunt's worker does after its first workload
+    collect_seldom()  # as a hunt's worker does after its first workload
     for mix in arguments.mixes:
         measure(mix, arguments.rounds, arguments.workloads)
 

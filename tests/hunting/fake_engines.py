@@ -19,8 +19,8 @@ class ChangedFactory(ReferenceFactory):
         self.change = change
         self.name = "changed 1.0"
 
-    def create(self, setup: EngineSetup, sink: Sink | None) -> ReferenceEngine:
-        engine = super().create(setup, sink)
+    def create(self, setup: EngineSetup, sink: Sink | None, *, inspects: bool = True) -> ReferenceEngine:
+        engine = super().create(setup, sink, inspects=inspects)
         self.change(engine)
         return engine
 

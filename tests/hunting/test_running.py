@@ -141,8 +141,8 @@ def test_an_engine_that_moves_for_ever_is_stuck() -> None:
 
 def test_an_engine_that_is_never_idle_is_stuck() -> None:
     class NeverIdle(ChangedFactory):
-        def create(self, setup, sink):  # type: ignore[no-untyped-def]
-            engine = super().create(setup, sink)
+        def create(self, setup, sink, **keywords):  # type: ignore[no-untyped-def]
+            engine = super().create(setup, sink, **keywords)
             engine.__class__ = type("NeverIdle", (type(engine),), {"is_idle": False})
             return engine
 

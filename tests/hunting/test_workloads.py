@@ -140,10 +140,10 @@ def test_settings_of_every_sort_are_drawn() -> None:
 class PickyFactory(ReferenceFactory):
     """Takes synchronous scheduling only."""
 
-    def create(self, setup: EngineSetup, sink: Sink | None) -> ReferenceEngine:
+    def create(self, setup: EngineSetup, sink: Sink | None, *, inspects: bool = True) -> ReferenceEngine:
         if setup.async_scheduling:
             raise SetupError("no asynchronous scheduling")
-        return super().create(setup, sink)
+        return super().create(setup, sink, inspects=inspects)
 
 
 def test_refused_setups_are_drawn_again_and_counted() -> None:

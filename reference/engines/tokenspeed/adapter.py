@@ -57,7 +57,7 @@ class TokenSpeedFactory:
         except PackageNotFoundError:
             raise SetupError(f"{PACKAGE} is not installed in this environment") from None
 
-    def create(self, setup: EngineSetup, sink: Sink | None) -> TokenSpeedEngine:
+    def create(self, setup: EngineSetup, sink: Sink | None, *, inspects: bool = True) -> TokenSpeedEngine:
         """A fresh engine; without a sink nothing is recorded. Raises SetupError for what the scheduler does not accept."""
         return TokenSpeedEngine(self.name, setup, sink)
 

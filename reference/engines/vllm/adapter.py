@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from settled.reference.engines.operations import FIRST_TOKEN, STOP_TOKEN, VOCABULARY_SIZE
@@ -17,7 +18,7 @@ from settled.reference.engines.vllm.inspection_progress import hindrance
 from settled.reference.engines.vllm.recording import SchedulerRecorder
 from settled.reference.engines.vllm.releases import Release, installed_release
 from settled.reference.engines.vllm.startup import min_num_blocks, start
-from settled.reference.engines.vllm.steps import Step, check_drafts, sampled_token_ids, step_of
+from settled.reference.engines.vllm.steps import Step, check_drafts, outputs_module, sampled_token_ids, step_of
 from settled.reference.engines.vllm.workers import workers_of
 
 
@@ -28,9 +29,12 @@ class VllmFactory:
         self.release: Release = installed_release()
         self.name = self.release.name
 
-    def create(self, setup: EngineSetup, sink: Sink | None) -> VllmEngine:
-        """A fresh engine; without a sink nothing is recorded. Raises SetupError for what the release does not accept."""
-        return VllmEngine(setup, self.release, sink)
+    def create(self, setup: EngineSetup, sink: Sink | None, *, inspects: bool = True) -> VllmEngine:
+        """A fresh engine; without a sink nothing is recorded. `inspects`: it listens to its admission gate, which `inspect` needs.
+
+        Raises SetupError for what the release does not accept.
+        """
+        return VllmEngine(setup, self.release, sink, inspects=inspects)
 
     def min_num_blocks(self, setup: EngineSetup) -> int:
         """The smallest pool, null block counted, that the release's own start-up check accepts; `setup.num_blocks` is ignored."""
@@ -40,7 +44,7 @@ class VllmFactory:
 class VllmEngine:
     """A live scheduler of the installed release, and its pipeline of dispatched steps."""
 
-    def __init__(self, setup: EngineSetup, release: Release, sink: Sink | None) -> None:
+    def __init__(self, setup: EngineSetup, release: Release, sink: Sink | None, *, inspects: bool = True) -> None:
         started = start(setup, release)
         self.name = release.name
         self.setup = setup
@@ -55,7 +59,7 @@ class VllmEngine:
                 self.scheduler, self.vllm_config, sink, engine=release.name, max_in_flight_steps=self.max_in_flight_steps
             )
         self.workers = workers_of(self.scheduler, release, self.recorder)
-        self._inspector = Inspector(self.scheduler)
+        self._inspector = Inspector(self.scheduler) if inspects else None
         self._hasher = started.hasher
         self._unprocessed: deque[Step] = deque()
         self._steps = 0  # scheduled so far
@@ -93,14 +97,13 @@ class VllmEngine:
         self.scheduler.add_request(self._vllm_request(request))
 
     def _vllm_request(self, request: NewRequest) -> Any:
-        from vllm.sampling_params import SamplingParams
         from vllm.v1.request import Request
 
         optional: dict[str, Any] = {"eos_token_id": None} if self.release.has("eos_on_request") else {}
         return Request(
             request_id=request.request_id,
             prompt_token_ids=list(request.prompt_token_ids),
-            sampling_params=SamplingParams(max_tokens=request.max_tokens, ignore_eos=True, stop_token_ids=[STOP_TOKEN]),
+            sampling_params=_sampling_params(request.max_tokens),
             pooling_params=None,
             arrival_time=float(len(self._seen)),
             block_hasher=self._hasher,
@@ -132,7 +135,7 @@ class VllmEngine:
         """
         if len(self._unprocessed) >= self.max_in_flight_steps:
             raise SetupError(f"{self.max_in_flight_steps} steps are unprocessed: the pipeline is full")
-        if not self.scheduler.has_requests() and not self.workers.has_news:
+        if not (self.scheduler.running or self.scheduler.has_requests() or self.workers.has_news):
             return False
         self._steps += 1
         self.workers.step_starts(self._steps)
@@ -195,11 +198,9 @@ class VllmEngine:
             self._awaits_drafts = step
 
     def _propose(self, step: Step) -> None:
-        from vllm.v1.outputs import DraftTokenIds
-
         request_ids = [row.request_id for row in step.rows]
         drafts = [[FIRST_TOKEN] * self._handed_drafts for _ in request_ids]
-        self.scheduler.update_draft_token_ids(DraftTokenIds(request_ids, drafts))
+        self.scheduler.update_draft_token_ids(outputs_module().DraftTokenIds(request_ids, drafts))
 
     # ---- transfers ---------------------------------------------------------------------------------------------------
 
@@ -216,8 +217,11 @@ class VllmEngine:
     def inspect(self) -> Sequence[Anomaly]:
         """Compares the live objects with each other and with the unprocessed steps; at idle also looks for what requests left behind.
 
-        Raises RuntimeError, the harness's fault, where they agree, and what was recorded of them says something else.
+        Raises RuntimeError, the harness's fault, where they agree, and what was recorded of them says something else, and SetupError if the
+        engine was not created for it.
         """
+        if self._inspector is None:
+            raise SetupError("the engine was created without inspections")
         if self.is_idle:
             found = self._inspector.at_idle()
         else:
@@ -271,11 +275,17 @@ def _no_rows(row: StepRequest) -> Any:
     raise SetupError(f"a step without tokens samples {row.request_id!r}")
 
 
-def _model_runner_output(step: Step, sampled: list[list[int]], release: Release) -> Any:
-    from vllm.v1.outputs import ModelRunnerOutput
+@lru_cache(maxsize=256)
+def _sampling_params(max_tokens: int) -> Any:
+    """Requests share them: after its input processor vLLM only reads them."""
+    from vllm.sampling_params import SamplingParams
 
+    return SamplingParams(max_tokens=max_tokens, ignore_eos=True, stop_token_ids=[STOP_TOKEN])
+
+
+def _model_runner_output(step: Step, sampled: list[list[int]], release: Release) -> Any:
     request_ids = [row.request_id for row in step.rows]
-    return ModelRunnerOutput(
+    return outputs_module().ModelRunnerOutput(
         req_ids=request_ids,
         req_id_to_index={request_id: index for index, request_id in enumerate(request_ids)},
         sampled_token_ids=sampled_token_ids(sampled, release),

@@ -107,7 +107,8 @@ class MockBook:
 
     def forget_finished(self) -> None:
         """Drops transfers about which nothing more can be said."""
-        self.transfers = [each for each in self.transfers if not each.is_over or (each.workers > 1 and not each.synchronous)]
+        if self.transfers:
+            self.transfers = [each for each in self.transfers if not each.is_over or (each.workers > 1 and not each.synchronous)]
 
     @property
     def is_idle(self) -> bool:

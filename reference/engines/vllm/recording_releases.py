@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 
@@ -23,10 +24,16 @@ class Features:
 
 
 def features_of(scheduler: Any) -> Features:
-    """Asks the live scheduler, and the class of requests that it serves."""
+    """Asks the classes of the live scheduler, of its managers, and of the requests that it serves."""
+    scheduler_class: Any = type(scheduler)
+    manager_class: Any = type(scheduler.kv_cache_manager.coordinator.single_type_managers[0])
+    return _features_of(scheduler_class, manager_class)
+
+
+@cache  # a hunt builds thousands of schedulers
+def _features_of(scheduler: Any, manager: Any) -> Features:
     from vllm.v1.request import Request
 
-    manager = scheduler.kv_cache_manager.coordinator.single_type_managers[0]
     return Features(
         counts_stale="num_stale_output_tokens" in Request.__init__.__code__.co_names,
         touches_per_group=hasattr(manager, "save_new_computed_blocks"),

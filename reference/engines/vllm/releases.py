@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 from settled.reference.engines.setup import SetupError
@@ -119,11 +120,16 @@ class Release:
 
     def has(self, capability: str) -> bool:
         """Whether it has an entry of the table. Raises KeyError for what is not in the table."""
-        difference = DIFFERENCES[capability]
-        release = _key(self.version)
-        return (difference.since is None or release >= _key(difference.since)) and (
-            difference.until is None or release < _key(difference.until)
-        )
+        return _has(self.version, capability)
+
+
+@cache  # asked for every request
+def _has(version: str, capability: str) -> bool:
+    difference = DIFFERENCES[capability]
+    release = _key(version)
+    return (difference.since is None or release >= _key(difference.since)) and (
+        difference.until is None or release < _key(difference.until)
+    )
 
 
 def installed_release() -> Release:

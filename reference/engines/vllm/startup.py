@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import import_module
 from inspect import getattr_static
@@ -35,25 +35,54 @@ def start(setup: EngineSetup, release: Release) -> Started:
     vllm_config, kv_cache_config = _started_up(setup, release)
     if kv_cache_config.num_blocks != setup.num_blocks:
         raise SetupError(f"a pool of {setup.num_blocks} blocks came out as one of {kv_cache_config.num_blocks}")
-    from vllm.v1.structured_output import StructuredOutputManager
-
     with refused():
-        block_size, hash_block_size = _block_sizes(kv_cache_config, vllm_config, release)
-        sizes = {"block_size": block_size} if release.has("scheduler_block_size") else {}
-        if release.has("resolves_block_sizes"):
-            sizes["hash_block_size"] = hash_block_size
-        scheduler = _scheduler_class(vllm_config, release)(
+        parts = _parts(setup, vllm_config, kv_cache_config, release)
+        scheduler = parts.scheduler_class(
             vllm_config=vllm_config,
             kv_cache_config=kv_cache_config,
-            structured_output_manager=StructuredOutputManager(vllm_config),
+            structured_output_manager=parts.structured_output_manager,
             include_finished_set=False,
             log_stats=False,
-            **sizes,
+            **parts.sizes,
         )
-        hasher = None
-        if setup.enable_prefix_caching or setup.connector is not None:
-            hasher = _request_block_hasher(hash_block_size, vllm_config, release)
-    return Started(vllm_config, kv_cache_config, scheduler, hasher, _max_concurrent_batches(vllm_config, release))
+    return Started(vllm_config, kv_cache_config, scheduler, parts.hasher, parts.max_in_flight_steps)
+
+
+class _Parts(NamedTuple):
+    """What the engines of one set-up share beside its configuration: nothing of it has a state that requests without grammars change."""
+
+    scheduler_class: Callable[..., Any]
+    sizes: dict[str, int]  # in tokens, as the scheduler takes them
+    structured_output_manager: Any
+    hasher: Callable[[Any], Any] | None
+    max_in_flight_steps: int
+
+
+def _parts(setup: EngineSetup, vllm_config: Any, kv_cache_config: Any, release: Release) -> _Parts:
+    """Made once for the latest start-up."""
+    latest = _latest[0]
+    if latest.parts is None:
+        latest.parts = _make_parts(setup, vllm_config, kv_cache_config, release)
+    return latest.parts
+
+
+def _make_parts(setup: EngineSetup, vllm_config: Any, kv_cache_config: Any, release: Release) -> _Parts:
+    from vllm.v1.structured_output import StructuredOutputManager
+
+    block_size, hash_block_size = _block_sizes(kv_cache_config, vllm_config, release)
+    sizes = {"block_size": block_size} if release.has("scheduler_block_size") else {}
+    if release.has("resolves_block_sizes"):
+        sizes["hash_block_size"] = hash_block_size
+    hasher = None
+    if setup.enable_prefix_caching or setup.connector is not None:
+        hasher = _request_block_hasher(hash_block_size, vllm_config, release)
+    return _Parts(
+        scheduler_class=_scheduler_class(vllm_config, release),
+        sizes=sizes,
+        structured_output_manager=StructuredOutputManager(vllm_config),
+        hasher=hasher,
+        max_in_flight_steps=_max_concurrent_batches(vllm_config, release),
+    )
 
 
 def min_num_blocks(setup: EngineSetup, release: Release) -> int:
@@ -98,7 +127,18 @@ def _estimated_num_blocks(setup: EngineSetup, release: Release) -> int:
     return 1 + sum([-(-each // page_bytes(setup)) for each in bytes_needed])
 
 
-_latest: list[tuple[EngineSetup, Release, Any, Any]] = []  # at most one: start-up writes into a VllmConfig that setups share
+@dataclass(slots=True, eq=False)
+class _StartedUp:
+    """A start-up that is over."""
+
+    setup: EngineSetup
+    release: Release
+    vllm_config: Any
+    kv_cache_config: Any
+    parts: _Parts | None = None  # until the first scheduler is built
+
+
+_latest: list[_StartedUp] = []  # at most one: start-up writes into a VllmConfig that setups share
 
 
 def _started_up(setup: EngineSetup, release: Release) -> tuple[Any, Any]:
@@ -106,11 +146,11 @@ def _started_up(setup: EngineSetup, release: Release) -> tuple[Any, Any]:
 
     Nothing writes into either after start-up. Raises SetupError if it refuses, or makes other groups.
     """
-    if not _latest or _latest[0][:2] != (setup, release):
+    if not _latest or (_latest[0].setup, _latest[0].release) != (setup, release):
         _latest.clear()
         vllm_config = vllm_config_for(setup, release)
-        _latest.append((setup, release, vllm_config, _initialize_kv_caches(setup, vllm_config, release)))
-    return _latest[0][2], _latest[0][3]
+        _latest.append(_StartedUp(setup, release, vllm_config, _initialize_kv_caches(setup, vllm_config, release)))
+    return _latest[0].vllm_config, _latest[0].kv_cache_config
 
 
 def _initialize_kv_caches(setup: EngineSetup, vllm_config: Any, release: Release) -> Any:

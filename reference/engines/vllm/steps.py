@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from settled.reference.engines.protocol import EngineFailedError, StepRequest
 from settled.reference.engines.vllm.releases import Release
+
+
+@cache
+def outputs_module() -> Any:
+    """The module of vLLM that has the classes of what workers answer; asked for at every step, where an import statement costs time."""
+    import vllm.v1.outputs
+
+    return vllm.v1.outputs
 
 
 class DraftsWithoutTokenError(EngineFailedError):
@@ -30,7 +39,7 @@ class Step:
 def step_of(number: int, output: Any, requests: Mapping[str, Any]) -> Step:
     """The step that a SchedulerOutput describes, seen right after schedule()."""
     drafts = output.scheduled_spec_decode_tokens
-    joining = {new.req_id for new in output.scheduled_new_reqs} | _resumed(output)
+    joining = {new.req_id for new in output.scheduled_new_reqs} | _resumed(output) if drafts else ()
     rows = []
     last_tokens = {}
     for request_id, tokens in output.num_scheduled_tokens.items():

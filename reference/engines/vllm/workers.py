@@ -11,7 +11,7 @@ from settled.reference.engines.protocol import Ending, NewRequest, TransferPart
 from settled.reference.engines.vllm.mock_connector import MockBook, Transfer
 from settled.reference.engines.vllm.offloading import offloading_workers_of
 from settled.reference.engines.vllm.releases import Release
-from settled.reference.engines.vllm.steps import Step
+from settled.reference.engines.vllm.steps import Step, outputs_module
 from settled.reference.engines.vllm.transfer_workers import Workers
 
 
@@ -73,9 +73,10 @@ class MockWorkers(Workers):
         return transfer.is_load and any(transfer.blocks) and can_be_told
 
     def attach(self, step: Step, output: Any) -> None:
-        due = [report for report in self._pending if report.transfer.not_before <= step.number]
-        self._pending = [report for report in self._pending if report.transfer.not_before > step.number]
-        due += self._within(step)
+        due = self._within(step)
+        if self._pending:
+            due = [report for report in self._pending if report.transfer.not_before <= step.number] + due
+            self._pending = [report for report in self._pending if report.transfer.not_before > step.number]
         output.kv_connector_output = self._aggregate(due)
         for report in due:
             self._tell(report)
@@ -108,9 +109,9 @@ class MockWorkers(Workers):
 
     def _aggregate(self, reports: Sequence[_Report]) -> Any:
         """One KVConnectorOutput of all workers."""
-        from vllm.v1.outputs import KVConnectorOutput
-
-        merged = KVConnectorOutput()
+        merged = outputs_module().KVConnectorOutput()
+        if not reports:
+            return merged
         for workers in sorted({report.transfer.workers for report in reports}):
             told = self._aggregate_of(workers, [report for report in reports if report.transfer.workers == workers])
             merged.finished_sending = (merged.finished_sending or set()) | (told.finished_sending or set()) or None
@@ -130,9 +131,7 @@ class MockWorkers(Workers):
         return self._aggregators[workers].aggregate(outputs).kv_connector_output
 
     def _output(self, reports: Sequence[_Report], worker: int) -> Any:
-        from vllm.v1.outputs import KVConnectorOutput
-
-        output = KVConnectorOutput(finished_sending=set(), finished_recving=set())
+        output = outputs_module().KVConnectorOutput(finished_sending=set(), finished_recving=set())
         for report in reports:
             if report.worker != worker:
                 continue

@@ -205,6 +205,25 @@ def test_a_recorder_that_misses_what_happens_to_blocks_is_noticed(method: str, m
         fault_of(raised.value)
 
 
+def test_an_engine_is_inspected_only_if_it_was_created_for_it() -> None:
+    """Others are not slowed down by what listens to their gate."""
+    listened, unheard = (FACTORY.create(setup_of(), None, inspects=inspects) for inspects in (True, False))
+    assert ["allocate_slots" in vars(engine.scheduler.kv_cache_manager) for engine in (listened, unheard)] == [True, False]
+    assert listened.inspect() == []
+    with pytest.raises(SetupError, match="without inspections"):
+        unheard.inspect()
+
+
+def test_engines_of_one_set_up_share_nothing_that_requests_change() -> None:
+    first, second = (FACTORY.create(setup_of(), None) for _ in range(2))
+    first.add_request(request())
+    first.schedule()
+    assert (first.unfinished_requests(), second.unfinished_requests()) == (["r"], [])
+    assert (second.is_idle, second.schedule()) == (True, False)
+    free = [engine.scheduler.kv_cache_manager.block_pool.get_num_free_blocks() for engine in (first, second)]
+    assert free[0] < free[1]
+
+
 def inspect_each_step() -> None:
     engine = FACTORY.create(setup_of(), [].append)
     engine.add_request(request(max_tokens=60))

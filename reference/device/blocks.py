@@ -37,21 +37,37 @@ class Place(NamedTuple):
 
 
 class Tables:
-    """Of one request: the scheduler's tables, block to table index; the worker's rows, which only grow or are replaced; hits to look up."""
+    """Of one request: the scheduler's tables, both ways; the worker's rows, which only grow or are replaced; hits to look up."""
 
     def __init__(self, sequence: Sequence, num_groups: int) -> None:
         self.sequence = sequence
         self.index_of: list[dict[int, int]] = [{} for _ in range(num_groups)]
+        self._held: list[dict[int, int]] = [{} for _ in range(num_groups)]  # table index to block
         self.rows: list[Row] = [()] * num_groups
         self.hits: list[Hit] = []
         self._is_known_to_worker = False
 
     def hold(self, group: int, first_index: int, blocks: Seq[int]) -> None:
         self.index_of[group].update({block: index for index, block in enumerate(blocks, first_index)})
+        self._held[group].update(enumerate(blocks, first_index))
 
-    def release(self, group: int, blocks: Iterable[int]) -> None:
-        for block in blocks:
-            self.index_of[group].pop(block, None)
+    def release(self, group: int, indices: Iterable[int], blocks: Iterable[int]) -> None:
+        held, index_of = self._held[group], self.index_of[group]
+        for index, block in zip(indices, blocks, strict=True):
+            if held.get(index) == block:
+                del held[index]
+            if index_of.get(block) == index:
+                del index_of[block]
+
+    def begin_again(self) -> None:
+        """A preemption takes the whole tables; what a fence gives back later is not in the next ones."""
+        self.hits.clear()
+        for group in range(len(self._held)):
+            self._held[group], self.index_of[group] = {}, {}
+
+    def as_held(self) -> list[Row]:
+        """The scheduler's tables, with null where nothing is held."""
+        return [tuple([held.get(index, NULL_BLOCK) for index in range(max(held, default=-1) + 1)]) for held in self._held]
 
     def grow_rows(self, new_blocks: PerGroup, *, resumed: bool) -> None:
         """What a step tells the worker."""
@@ -83,7 +99,8 @@ class Blocks:
             if origin is not None:
                 tables.hits.append(Hit(group, index, origin))
 
-    def move(self, tables: Tables, group: int, to_index: int, block: int) -> None:
+    def move(self, tables: Tables, group: int, from_index: int, to_index: int, block: int) -> None:
+        tables.release(group, (from_index,), (block,))
         tables.hold(group, to_index, (block,))
         self._places[block] = Place(tables.sequence, group, to_index)
 

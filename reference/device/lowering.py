@@ -120,7 +120,7 @@ class _Lowering:
             same = isinstance(event, Computed) and event.cause in ("last_token", "replay")
             tables.sequence.restart(computed, same=same)
         if isinstance(event, Preempt):
-            tables.hits.clear()
+            tables.begin_again()
         tables.sequence.fill(computed)
 
     # ---- blocks ------------------------------------------------------------------------------------------------------
@@ -135,9 +135,10 @@ class _Lowering:
             case Touch():
                 blocks.touch(self._tables_of(line, event.request), event.group, event.first_index, event.blocks)
             case Move():
-                blocks.move(self._tables_of(line, event.request), event.group, event.to_index, event.block)
+                blocks.move(self._tables_of(line, event.request), event.group, event.from_index, event.to_index, event.block)
             case Release():
-                self._tables_of(line, event.request).release(event.group, event.blocks)
+                if event.cause != "deferred":
+                    self._tables_of(line, event.request).release(event.group, event.indices, event.blocks)
                 if event.freed:
                     self.queue.free(event.freed, blocks.hashed, line)
             case Drop() if event.freed:
@@ -198,7 +199,8 @@ class _Lowering:
                     table.sequence.fill(entry.start)
                     self.blocks.take_hits(table)
                     written = table.sequence.write(entry.start, entry.tokens)
-                    shares[place] = Share(scheduled, entry, table.sequence, table.rows, written)
+                    rows = table.as_held() if self.worker.told_of_nulls else table.rows
+                    shares[place] = Share(scheduled, entry, table.sequence, rows, written)
         parts = Parts([], set(), set())
         for _, share in sorted(shares.items()):
             for group, (spec, reading) in enumerate(zip(self.config.groups, self.readings, strict=True)):

@@ -38,32 +38,32 @@ class Clocks:
         self._events: dict[int, list[int]] = {}  # what had been launched before the record; empty when the host knows all of it
         self.grow()
 
-    def grow(self) -> bool:
-        """Takes over streams that the log has got since; False when there are none."""
-        more = self._log.num_streams - len(self.seen)
-        if more <= 0:
-            return False
+    def grow(self) -> None:
+        """Takes over streams that the log has got since."""
+        more = max(0, self._log.num_streams - len(self.seen))
         for clock in self.waited:
             clock.extend([NOTHING] * more)
         self.seen.extend([NOTHING] * more)
         self.waited.extend([NOTHING] * self._log.num_streams for _ in range(more))
-        return True
 
     def launch(self, index: int, stream: int) -> None:
         """Of a stream of the device. Raises OpLogError for a stream that the log does not have."""
-        self.check_stream(index, stream)
+        if not HOST < stream < len(self.seen):
+            self._check_stream(index, stream)
         self.waited[stream][stream] = index
 
     def record(self, index: int, event: int, stream: int) -> None:
         """Raises OpLogError for an unknown stream and for an event recorded before."""
-        self.check_stream(index, stream)
+        if not HOST < stream < len(self.seen):
+            self._check_stream(index, stream)
         if event in self._events:
             raise OpLogError(index, f"event {event} is recorded a second time")
         self._events[event] = self.waited[stream][:]
 
     def wait(self, index: int, stream: int, event: int) -> None:
         """Raises OpLogError for an unknown stream and for an event not recorded before."""
-        self.check_stream(index, stream)
+        if not HOST < stream < len(self.seen):
+            self._check_stream(index, stream)
         recorded = self._events.get(event)
         if recorded is None:
             raise OpLogError(index, f"stream {stream} waits for event {event}, which is not recorded before")
@@ -81,11 +81,11 @@ class Clocks:
         """The latest launch of `other` that comes before whatever the host enqueues on the stream next, or does next itself."""
         return self.seen[other] if stream == HOST else max(self.seen[other], self.waited[stream][other])
 
-    def check_stream(self, index: int, stream: int) -> None:
-        """Raises OpLogError for what is no stream of the device."""
-        if not HOST < stream < len(self.seen) and not (self.grow() and HOST < stream < len(self.seen)):
-            known = f"streams of the device are 1 to {len(self.seen) - 1}"
-            raise OpLogError(index, f"unknown stream {stream}: {known}")
+    def _check_stream(self, index: int, stream: int) -> None:
+        """Raises OpLogError for what is no stream of the device, even now that the log may have more."""
+        self.grow()
+        if not HOST < stream < len(self.seen):
+            raise OpLogError(index, f"unknown stream {stream}: those of the device are 1 to {len(self.seen) - 1}")
 
 
 def _join(clock: list[int], other: list[int]) -> list[int]:

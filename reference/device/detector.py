@@ -8,7 +8,8 @@ The host's own accesses are never the first of a race, since all that it enqueue
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from settled.reference.device.clocks import NOTHING, Clocks, OpLogError
 from settled.reference.device.ops import HOST, Free, HostSync, Launch, Op, OpLog, Record, Wait
@@ -35,28 +36,27 @@ class RaceDetector:
             raise ValueError(f"unknown contract {contract!r}, known: {', '.join(CONTRACTS)}")
         self._frees_are_writes = contract == "settled"
         self._clocks = Clocks(log)
+        self._num_resources = log.table + 1
         self._num_ops = 0
         self._streams: list[_Stream] = []
         self._under_way: list[_Stream] = []  # streams with a launch that the host has not seen over
+        self._judges: dict[type, Callable[[Any, int], list[Race]]] = {
+            Launch: self._launch,
+            Record: self._record,
+            Wait: self._wait,
+            HostSync: self._host_sync,
+            Free: self._free,
+        }
         self._grow()
 
     def feed(self, op: Op) -> list[Race]:
         """The races whose second access is this op, by stream of the first. Raises OpLogError, after which nothing more can be fed."""
         index = self._num_ops
-        self._num_ops += 1
-        if isinstance(op, Launch):
-            return self._launch(op, index)
-        if isinstance(op, Free):
-            return self._free(op, index)
-        if isinstance(op, Record):
-            self._record(op, index)
-        elif isinstance(op, HostSync):
-            self._host_sync(op, index)
-        elif isinstance(op, Wait):
-            self._clocks.wait(index, op.stream, op.event)
-        else:
+        self._num_ops = index + 1
+        judge = self._judges.get(type(op))
+        if judge is None:
             raise OpLogError(index, f"{op!r} is no op")
-        return _NONE
+        return judge(op, index)
 
     def feed_all(self, ops: Iterable[Op]) -> list[Race]:
         """The races of all of them, in the order of their second accesses."""
@@ -68,26 +68,30 @@ class RaceDetector:
         return found
 
     def _grow(self) -> None:
-        self._streams += [_Stream(number) for number in range(len(self._streams), len(self._clocks.seen))]
+        self._streams += [_Stream(number, self._num_resources) for number in range(len(self._streams), len(self._clocks.seen))]
 
     def _launch(self, op: Launch, index: int) -> list[Race]:
         number = op.stream
         if number == HOST:
             return self._by_host(op, index, op.reads, op.writes)
-        self._clocks.launch(index, number)
+        clocks = self._clocks
+        clocks.launch(index, number)
         if number >= len(self._streams):
             self._grow()
-        waited = self._clocks.waited[number]
+        waited = clocks.waited[number]
         found = _NONE
         for other in self._under_way:
             if other.latest > waited[other.number]:  # never of the stream itself: its clock is this launch
-                conflicts = other.conflicts(op.reads, op.writes, self._clocks.known(number, other.number))
+                conflicts = other.conflicts(op.reads, op.writes, clocks.known(number, other.number))
                 if conflicts:
                     found = found + self._races(other, conflicts, op, index)
         stream = self._streams[number]
-        if not stream.indices or stream.latest <= self._clocks.seen[number]:
+        if stream.latest <= clocks.seen[number]:
             self._under_way.append(stream)
-        stream.launch(op, index)
+        try:
+            stream.launch(op, index)
+        except IndexError:
+            raise OpLogError(index, f"a resource past {self._num_resources - 1}, the last that the log has") from None
         return found
 
     def _free(self, op: Free, index: int) -> list[Race]:
@@ -110,31 +114,40 @@ class RaceDetector:
             races.append(Race(resource, place, Place(index, op), known, other.event_after(first)))
         return races
 
-    def _record(self, op: Record, index: int) -> None:
+    def _record(self, op: Record, index: int) -> list[Race]:
         self._clocks.record(index, op.event, op.stream)
         if op.stream >= len(self._streams):
             self._grow()
-        self._streams[op.stream].record(op.event)
+        stream = self._streams[op.stream]
+        stream.recorded.append(stream.latest)
+        stream.events.append(op.event)
+        return _NONE
 
-    def _host_sync(self, op: HostSync, index: int) -> None:
+    def _wait(self, op: Wait, index: int) -> list[Race]:
+        self._clocks.wait(index, op.stream, op.event)
+        return _NONE
+
+    def _host_sync(self, op: HostSync, index: int) -> list[Race]:
         for number in self._clocks.host_sync(index, op.event):
             stream = self._streams[number]
             seen = self._clocks.seen[number]
             stream.forget(seen)
             if seen == stream.latest:
                 self._under_way.remove(stream)
+        return _NONE
 
 
 class _Stream:
     """What a stream has done that may still race."""
 
-    __slots__ = ("events", "indices", "latest", "number", "ops", "reads", "recorded", "writes")
+    __slots__ = ("events", "indices", "latest", "number", "ops", "reads", "recorded", "writes", "written")
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, num_resources: int) -> None:
         self.number = number
         self.latest = NOTHING
-        self.reads: dict[int, int] = {}  # resource to its latest reader here
-        self.writes: dict[int, int] = {}
+        self.reads = [NOTHING] * num_resources  # the latest reader here of each resource
+        self.writes = [NOTHING] * num_resources
+        self.written: set[int] = set()  # the resources written by what the host has not seen over, and perhaps others
         self.indices: list[int] = []  # the launches that the host has not seen over, and the latest that it has
         self.ops: list[Launch] = []
         self.recorded: list[int] = []  # the latest launch before each record, where the host has not seen that over
@@ -144,28 +157,24 @@ class _Stream:
         self.latest = index
         self.indices.append(index)
         self.ops.append(op)
-        reads, writes = self.reads, self.writes
+        clock = self.reads
         for resource in op.reads:
-            reads[resource] = index
+            clock[resource] = index
+        clock = self.writes
         for resource in op.writes:
-            writes[resource] = index
-
-    def record(self, event: int) -> None:
-        self.recorded.append(self.latest)
-        self.events.append(event)
+            clock[resource] = index
+        self.written.update(op.writes)
 
     def conflicts(self, reads: tuple[int, ...], writes: tuple[int, ...], known: int) -> dict[int, int]:
         """Resource to the latest access here, after `known`, that such reads and writes race with."""
         found = {}
-        if not self.writes.keys().isdisjoint(reads):
+        if not self.written.isdisjoint(reads):
             for resource in reads:
-                latest = self.writes.get(resource, NOTHING)
-                if latest > known:
-                    found[resource] = latest
+                if self.writes[resource] > known:
+                    found[resource] = self.writes[resource]
         for resource in writes:
-            latest = max(self.writes.get(resource, NOTHING), self.reads.get(resource, NOTHING))
-            if latest > known:
-                found[resource] = latest
+            if self.writes[resource] > known or self.reads[resource] > known:
+                found[resource] = max(self.writes[resource], self.reads[resource])
         return found
 
     def place(self, index: int) -> Place | None:
@@ -180,8 +189,7 @@ class _Stream:
     def forget(self, seen: int) -> None:
         """What came before the launch `seen`, and what it did: the host knows it over."""
         if seen == self.latest:
-            self.reads.clear()
-            self.writes.clear()
+            self.written.clear()
         gone = bisect_left(self.indices, seen)
         del self.indices[:gone], self.ops[:gone]
         gone = bisect_right(self.recorded, seen)

@@ -71,8 +71,10 @@ class Place(NamedTuple):
 
     def _access(self, resource: int) -> str:
         if isinstance(self.op, Free):
-            return "gives back"
-        return {(True, False): "reads", (False, True): "writes"}.get((self.reads(resource), self.writes(resource)), "writes and reads")
+            return "gives it back"
+        return {(True, False): "reads it", (False, True): "writes it"}.get(
+            (self.reads(resource), self.writes(resource)), "writes and reads it"
+        )
 
     def sentence(self, resource: int) -> str:
         """Who touches the resource how, on which stream, where in the log and the trace."""
@@ -80,8 +82,8 @@ class Place(NamedTuple):
         of = f" of {', '.join(whose)}" if whose else ""
         line = f", line {self.line}" if self.line else ""
         if self.stream == HOST:
-            return f"the host's {self.name} {self._access(resource)} it (op {self.at}{line})"
-        return f"{self.name}{of} {self._access(resource)} it on {stream_name(self.stream)} (op {self.at}{line})"
+            return f"the host's {self.name} {self._access(resource)} (op {self.at}{line})"
+        return f"{self.name}{of} {self._access(resource)} on {stream_name(self.stream)} (op {self.at}{line})"
 
 
 class Race(NamedTuple):

@@ -11,7 +11,7 @@ from settled.reference.device.contents import Sequence
 from settled.reference.device.foresight import Entry
 from settled.reference.device.ops import KeysPart, StatesPart
 from settled.reference.device.reading import Reading
-from settled.reference.device.states import StateUse, state_use
+from settled.reference.device.state_use import StateUse, state_use
 
 
 @dataclass(slots=True)

@@ -1,79 +1,47 @@
-"""Which table indices a step of a state kind (Mamba) reads and writes, and after how many of its tokens each state stands there.
+"""A state's tag: a chain over the tags of every token up to it, in order.
 
-Sources: vLLM's mamba_utils.py (copies before and after a forward pass) and MambaManager, as the reference's manager describes them. The
-indices follow the start as it was scheduled, which counts drafts in flight as accepted; the states themselves follow the true start.
+`h` after a token is `h * MULTIPLIER + mixed(tag)` in 63 bits, the sign bit set: no state's tag is a token's. The multiplier is odd, so one
+wrong token changes every later state, however long ago it was. n tokens together are one affine step, which `fold` computes.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from functools import lru_cache
 
-from settled.model.specs import MambaSpec
-from settled.reference.device.foresight import Entry
-
-
-class StateUse(NamedTuple):
-    """`read`: the table index of the state before the step (None: there is none yet). `writes`: (index, tokens of the step before it)."""
-
-    read: int | None
-    writes: tuple[tuple[int, int], ...]
+MULTIPLIER = 0x5851F42D4C957F2D  # Knuth's, of MMIX
+SIGN = -(1 << 63)
+EMPTY = SIGN | 0x2545F4914F6CDD1D  # the state before the first token: not zeroes
+_WORD = (1 << 64) - 1
 
 
-def state_use(spec: MambaSpec, entry: Entry) -> StateUse:
-    """What a step does to the states of one request."""
-    if spec.mode == "none":
-        return StateUse(_read_in_place(entry), _write_in_place(spec, entry))
-    return StateUse(_read_aligned(spec, entry), _write_aligned(spec, entry))
+@lru_cache(maxsize=1 << 16)
+def mixed(tag: int) -> int:
+    """splitmix64 of a tag, unsigned; `payload.mix` is the same on tensors."""
+    x = (tag + 0x9E3779B97F4A7C15) & _WORD
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & _WORD
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB & _WORD
+    return x ^ (x >> 31)
 
 
-# ---- mode none: the first slots, overwritten in place ----------------------------------------------------------------
+def fold(tags: Sequence[int]) -> tuple[int, int]:
+    """(a, b) as signed 64-bit integers: what the tokens make of a state h is `stepped(h, a, b)`."""
+    a, b = 1, 0
+    for tag in tags:
+        a, b = a * MULTIPLIER & _WORD, (b * MULTIPLIER + mixed(tag)) & _WORD
+    return signed(a), signed(b)
 
 
-def _read_in_place(entry: Entry) -> int | None:
-    """The state after the last accepted token of the step before."""
-    if entry.start == 0:
-        return None
-    previous = entry.previous
-    return 0 if previous is None else previous.drafts - previous.rejected
+def stepped(h: int, a: int, b: int) -> int:
+    """The state's tag after the tokens that `fold` made a and b of. `h` may be any tag: a wrong one makes a wrong state."""
+    return SIGN | signed(h * a + b & _WORD)
 
 
-def _write_in_place(spec: MambaSpec, entry: Entry) -> tuple[tuple[int, int], ...]:
-    """Slot 0 after the tokens that are no drafts, the next slot after each draft."""
-    known = entry.tokens - entry.drafts
-    return tuple([(slot, known + slot) for slot in range(min(entry.drafts, spec.num_speculative_blocks) + 1)])
+def chain(tags: Sequence[int]) -> int:
+    """The tag of the state after these tokens, from the beginning of the sequence."""
+    return stepped(EMPTY, *fold(tags))
 
 
-# ---- mode align: the running index, draft slots behind it, filled blocks ---------------------------------------------
-
-
-def _running(spec: MambaSpec, entry: Entry) -> int:
-    return (entry.end - 1) // spec.block_size
-
-
-def _read_aligned(spec: MambaSpec, entry: Entry) -> int | None:
-    if entry.start == 0:
-        return None
-    previous = entry.previous
-    if previous is None:
-        return (entry.start - 1) // spec.block_size  # the state with which a hit or a load ends
-    running = _running(spec, previous)
-    filled = _filled(spec, previous)
-    if filled is not None and filled == running:
-        return running  # the last state was copied into the block that it fills
-    return running + min(previous.drafts - previous.rejected, spec.num_speculative_blocks)
-
-
-def _write_aligned(spec: MambaSpec, entry: Entry) -> tuple[tuple[int, int], ...]:
-    running, known = _running(spec, entry), entry.tokens - entry.drafts
-    writes = [(running + slot, known + slot) for slot in range(min(entry.drafts, spec.num_speculative_blocks) + 1)]
-    filled = _filled(spec, entry)
-    if filled is not None:
-        writes.append((filled, (filled + 1) * spec.block_size - entry.start))
-    return tuple(writes)
-
-
-def _filled(spec: MambaSpec, entry: Entry) -> int | None:
-    """The index of a block into which a state is copied: accepted tokens reach its end at the last token that is no draft, or behind."""
-    end = entry.start + entry.tokens
-    blocks = (end - entry.rejected) // spec.block_size
-    return blocks - 1 if blocks and blocks * spec.block_size >= end - entry.drafts else None
+def signed(word: int) -> int:
+    """64 bits as torch holds them."""
+    return word - (1 << 64) if word >> 63 else word

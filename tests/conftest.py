@@ -6,7 +6,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-for folder in ("agreement", "hunting", "monitor", "quality", "engines/vllm"):
+for folder in ("agreement", "device", "hunting", "monitor", "quality", "engines/vllm"):
     sys.path.insert(0, str(Path(__file__).parent / folder))
 
 PACKAGES = {"vllm": "vllm", "tokenspeed": "tokenspeed_scheduler"}  # by the folder in tests/engines; `pytest -m engines` runs all of them

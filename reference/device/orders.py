@@ -72,9 +72,22 @@ class LaunchOrder:
         return self._by(lambda ready: min(ready, key=lambda index: (self._stream(index) == COMPUTE, index)))
 
     def compute_first(self) -> list[int]:
-        """Steps and uploads as early as the constraints allow, and next the host, which enqueues them."""
-        rank = {COMPUTE: 0, HOST: 1}
-        return self._by(lambda ready: min(ready, key=lambda index: (rank.get(self._stream(index), 2), index)))
+        """Steps and uploads as early as the constraints allow; before each only what it needs, in the order of the log."""
+        done = [0] * len(self.streams)
+        order: list[int] = []
+        for index in self.streams[COMPUTE]:
+            order += self._run_to(done, self.needs[index])
+            order.append(index)
+            done[COMPUTE] += 1
+        return order + self._run_to(done, tuple(map(len, self.streams)))
+
+    def _run_to(self, done: list[int], cut: Cut) -> list[int]:
+        """The launches between `done`, which is moved there, and the cut."""
+        between: list[int] = []
+        for stream, (begin, end) in enumerate(zip(done, cut, strict=True)):
+            between += self.streams[stream][begin:end]
+            done[stream] = max(begin, end)
+        return sorted(between)
 
     def random(self, seed: int) -> list[int]:
         """Each time one of the streams that can go on, drawn evenly."""

@@ -202,6 +202,7 @@ class OpLog:
     num_streams: int = FIRST_TRANSFER
     num_events: int = 0
     ops: list[Op] = field(default_factory=list)
+    assumptions: list[str] = field(default_factory=list)
 
     def staging(self, index: int) -> int:
         """The resource of a staging buffer."""

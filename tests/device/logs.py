@@ -189,7 +189,7 @@ def _tokens(random: Random, request: Request) -> int:
 
 def _something(random: Random, host: Host, running: Iterable[Request]) -> None:
     """A transfer, a copy or poison, of blocks that nobody holds or that stay."""
-    size = max(spec.block_size for spec in host.groups if not isinstance(spec, MambaSpec))
+    size = max((spec.block_size for spec in host.groups if not isinstance(spec, MambaSpec)), default=1)
     stream = FIRST_TRANSFER + random.randrange(2)
     match random.randrange(6):
         case 0:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from settled.model.events import Event
 from settled.model.properties import Contract
 from settled.proofs.differential.rows import Row
-from settled.reference.device.compiled import CompiledLog, compile_log
+from settled.reference.device.compiled import CompiledLog
+from settled.reference.device.compiling import compile_log
 from settled.reference.device.detector import races
 from settled.reference.device.lowering import lower
 from settled.reference.device.numbered import NumberedLog

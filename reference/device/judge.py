@@ -45,17 +45,18 @@ class Judge:
 
     def _wrong_keys(self, step: Step, slots: StepSlots, tags: Tensor) -> dict[int, dict[int, Found]]:
         """By part and position."""
+        at = (tags != step.expected).nonzero().flatten()
+        found = zip(
+            at.tolist(), step.expected[at].tolist(), tags[at].tolist(), (slots.reads[at] < self.compiled.page).tolist(), strict=True
+        )
         wrong: dict[int, dict[int, Found]] = {}
-        indices = (tags != step.expected).nonzero().flatten().tolist()
-        at = 0
-        remaining = iter([*indices, len(tags)])
-        index = next(remaining)
-        for span in step.spans:
-            while index < at + span.count:
-                found = Found(int(step.expected[index]), int(tags[index]), int(slots.reads[index]) < self.compiled.page)
-                wrong.setdefault(span.part, {})[span.first + index - at] = found
-                index = next(remaining)
-            at += span.count
+        spans = iter(step.spans)
+        span, begin = next(spans), 0
+        for index, *what in found:
+            while index >= begin + span.count:
+                begin += span.count
+                span = next(spans)
+            wrong.setdefault(span.part, {})[span.first + index - begin] = Found(*what)
         return wrong
 
     def _row(self, garbled: Garbled, reads_null: bool) -> None:

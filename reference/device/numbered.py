@@ -71,9 +71,10 @@ class NumberedLog:
             self._payloads(expected, VALUE),
             self._payloads(written, KEY),
             self._payloads(written, VALUE),
+            self._states() if steps else (),
             strict=True,
         )
-        self.steps = {step.op: self._step(step, *column) for step, *column in columns}
+        self.steps = {step.op: self._step(*column) for step, *column in columns}
         self.moves = {move.op: self._move(move) for move in compiled.launches if isinstance(move, Move)}
 
     def _payloads(self, tags: list[Tensor], vector: int) -> Iterable[Tensor]:
@@ -92,14 +93,20 @@ class NumberedLog:
         return MoveNumbers(keys, values)
 
     def _step(
-        self, step: Step, rows: _Rows, queries: Tensor, keys: Tensor, values: Tensor, write_keys: Tensor, write_values: Tensor
+        self,
+        rows: _Rows,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        write_keys: Tensor,
+        write_values: Tensor,
+        states: tuple[Tensor, Tensor],
     ) -> StepNumbers:
         longest = max(map(len, rows.reads), default=1)
         gather = torch.tensor([[*read, *read[:1] * (longest - len(read))] for read in rows.reads], dtype=torch.int64).reshape(-1, longest)
         is_read = torch.arange(longest) < torch.tensor([len(read) for read in rows.reads], dtype=torch.int64).unsqueeze(1)
         outputs = attend(queries, keys[gather], values[gather], is_read)
-        inputs, states = self._states(step)
-        return StepNumbers(rows.rows, queries, gather, is_read, outputs, write_keys, write_values, inputs, states)
+        return StepNumbers(rows.rows, queries, gather, is_read, outputs, write_keys, write_values, *states)
 
     def _rows(self, step: Step) -> _Rows:
         rows = _Rows([], [], [])
@@ -123,14 +130,19 @@ class NumberedLog:
                 rows.tags.append(part.expected[query - part.first])
         return rows
 
-    def _states(self, step: Step) -> tuple[Tensor, Tensor]:
-        parts = [part for part in step.work.parts if isinstance(part, StatesPart)]
-        if not parts:
-            return None, None
-        longest = max((len(part.tags) for part in parts), default=0)
-        tags = torch.tensor([[*part.tags, *(0,) * (longest - len(part.tags))] for part in parts], dtype=torch.int64)
-        inputs = payload(tags.reshape(len(parts), longest), INPUT, self.numbers)
-        return inputs, advance(numbers_of([part.before for part in parts], self.numbers), inputs)
+    def _states(self) -> Iterable[tuple[Tensor, Tensor]]:
+        """(inputs, states) of each step."""
+        parts = [[part for part in step.work.parts if isinstance(part, StatesPart)] for step in self.compiled.steps]
+        begun = numbers_of([part.before for of_step in parts for part in of_step], self.numbers)
+        longest = [max((len(part.tags) for part in of_step), default=0) for of_step in parts]
+        tags = [
+            torch.tensor([[*part.tags, *(0,) * (most - len(part.tags))] for part in of_step], dtype=torch.int64).flatten()
+            for of_step, most in zip(parts, longest, strict=True)
+        ]
+        whole = zip(parts, longest, begun.split([len(of_step) for of_step in parts]), self._payloads(tags, INPUT), strict=True)
+        for of_step, most, read, flat in whole:
+            inputs = flat.view(len(of_step), most, self.numbers.head_dim)
+            yield inputs, advance(read, inputs) if of_step else read
 
 
 def numbered(compiled: CompiledLog, numbers: Numbers | None = None) -> NumberedLog:

@@ -62,5 +62,7 @@ def numbers_of(sequences: Sequence[Sequence[int]], numbers: Numbers) -> Tensor:
         return torch.zeros(0, numbers.head_dim, dtype=numbers.dtype)
     tags, weights, ends, before = _weighted(sequences, FACTOR)
     one = 1 << numbers.bits - 1
-    grid = before.unsqueeze(1) * (one // 2) + _sums(integers(tags, INPUT, numbers) * weights.unsqueeze(1), ends)
+    different, which = torch.unique(tags, return_inverse=True)  # a request's states are made of the same first tokens
+    inputs = integers(different, INPUT, numbers)[which]
+    grid = before.unsqueeze(1) * (one // 2) + _sums(inputs * weights.unsqueeze(1), ends)
     return (grid & one - 1).to(numbers.dtype) / one

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 import warnings
@@ -119,6 +121,11 @@ def test_the_small_replay_says_the_same_and_undoes_all(kind: str) -> None:
             assert small.staging == [0] * log.num_staging
     with pytest.raises(IndexError):
         small.undo()
+
+
+def test_the_small_replay_does_without_torch() -> None:
+    code = "import sys, settled.reference.device.small_replay; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_undo_goes_back_one_launch() -> None:

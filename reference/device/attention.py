@@ -15,7 +15,8 @@ from settled.reference.device.state_tensors import FACTOR
 def attend(queries: Tensor, keys: Tensor, values: Tensor, is_read: Tensor) -> Tensor:
     """Softmax attention. [rows, head_dim], twice [rows, keys, head_dim] and [rows, keys] to [rows, head_dim].
 
-    A key that is not read weighs 0. It must hold numbers all the same, or the row gets none.
+    A key that is not read weighs 0. It must hold numbers all the same, or the row gets none. Keys that change places within a row change it
+    by rounding, or not at all: tags see them, bits may not.
     """
     scores = (keys * queries.unsqueeze(1)).sum(-1) / keys.shape[-1] ** 0.5
     weights = torch.softmax(scores.masked_fill(~is_read, float("-inf")), -1)

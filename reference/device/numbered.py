@@ -55,11 +55,11 @@ class _Rows:
 
 
 class NumberedLog:
-    """The numbers of a compiled log. `steps` and `moves` by index in the log's ops."""
+    """The numbers of a compiled log, float64 and 8 of them a key if nothing else is said. `steps` and `moves` by index in the log's ops."""
 
-    def __init__(self, compiled: CompiledLog, numbers: Numbers) -> None:
+    def __init__(self, compiled: CompiledLog, numbers: Numbers | None = None) -> None:
         self.compiled = compiled
-        self.numbers = numbers
+        self.numbers = numbers or Numbers()
         steps = compiled.steps
         expected, written = [step.expected for step in steps], [step.write_tags for step in steps]
         rows = [self._rows(step) for step in steps]
@@ -143,8 +143,3 @@ class NumberedLog:
         for of_step, most, read, flat in whole:
             inputs = flat.view(len(of_step), most, self.numbers.head_dim)
             yield inputs, advance(read, inputs) if of_step else read
-
-
-def numbered(compiled: CompiledLog, numbers: Numbers | None = None) -> NumberedLog:
-    """With float64 and 8 numbers a key where nothing else is said."""
-    return NumberedLog(compiled, numbers or Numbers())

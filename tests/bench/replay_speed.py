@@ -23,7 +23,7 @@ from wide_windows import one_block_overwritten
 
 from settled.model.specs import FullAttentionSpec, KVCacheSpec, MambaSpec, SlidingWindowSpec
 from settled.reference.device.compiling import compile_log
-from settled.reference.device.numbered import numbered
+from settled.reference.device.numbered import NumberedLog
 from settled.reference.device.ops import Launch, OpLog
 from settled.reference.device.payload import Numbers
 from settled.reference.device.replay import replay
@@ -56,11 +56,11 @@ def steps_a_second(rounds: int) -> float:
         for _ in range(rounds):
             for log in logs:
                 compiled = compile_log(log)
-                counted = numbered(compiled)
+                counted = NumberedLog(compiled)
                 jobs: tuple[Callable[[], object], ...] = (
                     lambda log=log: compile_log(log),
                     lambda compiled=compiled: replay(compiled),
-                    lambda compiled=compiled: numbered(compiled),
+                    lambda compiled=compiled: NumberedLog(compiled),
                     lambda compiled=compiled, counted=counted: replay(compiled, None, counted),
                 )
                 for column, job in zip(columns, jobs, strict=True):

@@ -91,3 +91,13 @@ def test_keys_that_are_not_read_weigh_nothing_and_one_that_is_shows(numbers: Num
     keys[1, 3] = float("nan")
     assert rows_differing(attend(queries, keys, values, is_read), outputs)[0] == 1
     assert attend(queries, keys, values, is_read)[1].isnan().all()
+
+
+def test_keys_that_change_places_are_seen_by_tags_alone() -> None:
+    numbers = Numbers()
+    tags = torch.tensor([some_tags(7, 6)])
+    swapped = tags[:, [1, 0, 2, 3, 5, 4]]
+    queries, is_read = payload(tags[0, :1], QUERY, numbers), torch.ones(1, 6, dtype=torch.bool)
+    one, other = (attend(queries, payload(held, KEY, numbers), payload(held, VALUE, numbers), is_read) for held in (tags, swapped))
+    assert not torch.equal(tags, swapped)
+    assert float((one - other).abs().max()) < 1e-15

@@ -8,7 +8,7 @@ from logs import Host, foreign
 
 from settled.model.specs import FullAttentionSpec, MambaSpec, SlidingWindowSpec
 from settled.reference.device.compiling import CompileError, compile_log
-from settled.reference.device.numbered import numbered
+from settled.reference.device.numbered import NumberedLog
 from settled.reference.device.ops import HOST, FillWork, LaunchKind, OpLog, Slots, StepWork
 from settled.reference.device.replay import Replay, replay
 from settled.reference.device.results import Result, sentence
@@ -24,7 +24,7 @@ STATE = MambaSpec(block_size=4, mode="none")
 def run(log: OpLog, order: list[int] | None = None) -> Result:
     """With numbers; tags alone must say the same of tags."""
     compiled = compile_log(log)
-    result, tags_alone = replay(compiled, order, numbered(compiled)), replay(compiled, order)
+    result, tags_alone = replay(compiled, order, NumberedLog(compiled)), replay(compiled, order)
     assert [(row.op, row.part, row.query, row.position, row.found) for row in result.garbled] == [
         (row.op, row.part, row.query, row.position, row.found) for row in tags_alone.garbled
     ]
@@ -100,7 +100,7 @@ def test_a_write_through_a_null_entry_is_really_made() -> None:
     host.free(victim, 0, 0)
     host.step((request, 1), (victim, 1))
     compiled = compile_log(host.log)
-    device = Replay(compiled, numbered(compiled))
+    device = Replay(compiled, NumberedLog(compiled))
     for op in host.log.launches():
         device.run(op)
     assert device.memory.tags[1] == pack(Tag(1, 0, 0, 0, 3)), "slot 1 of the null block"
@@ -210,7 +210,7 @@ def test_a_store_of_a_block_that_was_given_away_brings_the_wrong_slots() -> None
     load = host.load(Slots(block, 1, foreign(7, 1)), stream=4)
     assert run(host.log).counts.is_clean
     compiled = compile_log(host.log)
-    device = Replay(compiled, numbered(compiled))
+    device = Replay(compiled, NumberedLog(compiled))
     for op in early(host.log.launches(), load, store):
         device.run(op)
     (row,) = device.result.garbled
@@ -237,6 +237,12 @@ def test_memory_begins_unwritten_and_a_table_null() -> None:
     assert result.counts.rows_garbled == 0, "four keys through one null entry: written there, found there"
     upload = host.log.launches()[1]
     assert run(host.log, [upload, step]).counts.is_clean, "an unfilled buffer is null too"
+
+
+def test_what_is_no_launch_is_not_run() -> None:
+    host, _, load = freed_too_early()
+    with pytest.raises(KeyError):
+        Replay(compile_log(host.log)).run(load - 1)
 
 
 def test_the_limit_bounds_what_is_kept_not_what_is_counted() -> None:

@@ -11,7 +11,7 @@ import torch
 from settled.model.trace_io import read_trace
 from settled.reference.device.compiling import compile_log
 from settled.reference.device.lowering import lower
-from settled.reference.device.numbered import numbered
+from settled.reference.device.numbered import NumberedLog
 from settled.reference.device.ops import OpLog
 from settled.reference.device.replay import replay
 from settled.reference.device.results import sentence
@@ -45,7 +45,7 @@ def test_every_trace_lowers_and_is_clean_as_enqueued_but_for_known_ones() -> Non
 def test_outputs_are_bit_identical_to_contiguous_memory_and_shuffled_they_are_not(name: str) -> None:
     log = lowered(f"{name}.ndjson")
     compiled = compile_log(log)
-    counted = numbered(compiled)
+    counted = NumberedLog(compiled)
     assert replay(compiled, None, counted).counts.is_clean
     order = log.launches()
     Random(1).shuffle(order)
@@ -59,7 +59,7 @@ def test_outputs_are_bit_identical_to_contiguous_memory_and_shuffled_they_are_no
 def test_a_rollback_below_what_was_freed_garbles_as_enqueued() -> None:
     """vLLM 0.25.1 frees on optimistic counts: a rejection puts the query at 14 back into a chunk whose first block another request has."""
     compiled = compile_log(lowered("v0.25.1-fullchunk-bs4.ndjson"))
-    result = replay(compiled, None, numbered(compiled))
+    result = replay(compiled, None, NumberedLog(compiled))
     assert result.counts.rows_garbled_delivered == result.counts.rows_differing == 5
     assert sentence(result.garbled[0], compiled.describe) == (
         "launch 14: position 0, read by query 14 of part 1, should hold request 0, generation 0, group 1, position 0; "

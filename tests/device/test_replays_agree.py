@@ -18,7 +18,7 @@ from settled.model.specs import SlidingWindowSpec
 from settled.reference.device.compiled import Step
 from settled.reference.device.compiling import compile_log
 from settled.reference.device.flex import FlexError, flex_outputs
-from settled.reference.device.numbered import numbered
+from settled.reference.device.numbered import NumberedLog
 from settled.reference.device.ops import COMPUTE, HostSync, Launch, LaunchKind, OpLog, Record, Slots, Wait
 from settled.reference.device.payload import Numbers
 from settled.reference.device.replay import Replay, replay
@@ -44,7 +44,7 @@ def test_a_tag_is_wrong_exactly_where_the_output_differs(kind: str, numbers: Num
     for seed in range(5):
         log = random_log(seed, GROUPS[kind])
         compiled = compile_log(log)
-        counted = numbered(compiled, numbers)
+        counted = NumberedLog(compiled, numbers)
         assert replay(compiled, None, counted).counts.is_clean
         counts = replay(compiled, shuffled(log, seed), counted, limit=0).counts
         result = replay(compiled, shuffled(log, seed), counted, limit=10_000)
@@ -60,7 +60,7 @@ def test_a_tag_is_wrong_exactly_where_the_output_differs(kind: str, numbers: Num
 def test_outputs_are_near_the_ground_truth_and_flex_attention(kind: str, numbers: Numbers, bound: float) -> None:
     log = random_log(11, GROUPS[kind])
     compiled = compile_log(log)
-    counted = numbered(compiled, numbers)
+    counted = NumberedLog(compiled, numbers)
     device = Replay(compiled, counted)
     holes = 0
     for op in log.launches():
@@ -85,7 +85,7 @@ def test_flex_attention_sees_what_the_kernel_sees_in_a_garbled_memory() -> None:
     host.load(Slots(host.free(request, 0, 0), 0, foreign(7, 2)))
     last = host.step((request, 1))
     compiled = compile_log(host.log)
-    counted = numbered(compiled)
+    counted = NumberedLog(compiled)
     device = Replay(compiled, counted)
     for op in host.log.launches():
         device.run(op)
@@ -164,7 +164,7 @@ def synchronised(seed: int) -> OpLog:
 def test_threads_that_wait_for_each_other_run_as_enqueued() -> None:
     log = synchronised(1)
     compiled = compile_log(log)
-    device = Replay(compiled, numbered(compiled))
+    device = Replay(compiled, NumberedLog(compiled))
     delays = Random(1)
     assert run_threads(log, device.run, delay=lambda kind: delays.random() / 1000) == log.launches()
     assert device.result.counts.is_clean
@@ -191,9 +191,9 @@ def test_directed_threads_run_the_order_that_is_asked_for() -> None:
     load_first = [*enqueued[:-2], load, step]
     compiled = compile_log(host.log)
     for order, garbled in ((enqueued, 0), (load_first, 1)):
-        device = Replay(compiled, numbered(compiled))
+        device = Replay(compiled, NumberedLog(compiled))
         assert run_threads(host.log, device.run, order=order) == order
-        assert device.result == replay(compiled, order, numbered(compiled))
+        assert device.result == replay(compiled, order, NumberedLog(compiled))
         assert device.result.counts.rows_garbled == garbled
 
 

@@ -6,7 +6,7 @@ from logs import Host, foreign
 
 from settled.model.specs import SlidingWindowSpec
 from settled.reference.device.compiling import compile_log
-from settled.reference.device.numbered import numbered
+from settled.reference.device.numbered import NumberedLog
 from settled.reference.device.ops import Slots
 from settled.reference.device.payload import Numbers
 from settled.reference.device.replay import replay
@@ -29,4 +29,4 @@ def one_block_overwritten(window: int, trial: int, numbers: Numbers) -> Counts:
     host.load(Slots(request.tables[0][1], 0, foreign(100_000 + trial, BLOCK_SIZE)))
     host.step((request, 1))
     compiled = compile_log(host.log)
-    return replay(compiled, None, numbered(compiled, numbers), limit=0).counts
+    return replay(compiled, None, NumberedLog(compiled, numbers), limit=0).counts

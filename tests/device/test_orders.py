@@ -6,20 +6,15 @@ import itertools
 import math
 
 import pytest
-from random_logs import before, load, log_of, random_log, step, store
+from random_logs import before, fill, load, log_of, poison, random_log, step, store
 
 from settled.reference.device.detector import races
 from settled.reference.device.interleavings import Interleavings, Representatives, count, racing
 from settled.reference.device.ops import (
     COMPUTE,
     FIRST_TRANSFER,
-    HOST,
-    JANITOR,
-    BlocksWork,
-    FillWork,
     HostSync,
     Launch,
-    LaunchKind,
     OpLog,
     Record,
     Wait,
@@ -28,6 +23,7 @@ from settled.reference.device.orders import LaunchOrder, OrderError
 
 SMALL = [random_log(seed, num_ops=7 + seed % 5, num_streams=3 + seed % 3, num_blocks=3) for seed in range(300)]
 MOST = 10_000
+EMPTY = log_of()
 
 
 def is_extension(log: OpLog, order: list[int]) -> bool:
@@ -146,17 +142,11 @@ def test_policies_are_orders_and_the_same_seed_gives_the_same() -> None:
 # ---- by hand ---------------------------------------------------------------------------------------------------------
 
 
-def fill(number: int, *resources: int) -> Launch:
-    return Launch(HOST, LaunchKind.FILL, (), resources, FillWork(number, ()))
-
-
-def poison(*blocks: int) -> Launch:
-    return Launch(JANITOR, LaunchKind.POISON, (), blocks, BlocksWork(blocks))
-
-
 def test_each_constraint_holds_and_no_other() -> None:
     #              0              1        2                3             4               5           6        7
-    log = log_of(step(0), Record(0, COMPUTE), load(0, 1), fill(0, 8), Wait(FIRST_TRANSFER, 0), load(1, 2), HostSync(0), fill(1, 9), step(1))
+    log = log_of(
+        step(0), Record(0, COMPUTE), load(0, 1), fill(EMPTY, 0), Wait(FIRST_TRANSFER, 0), load(1, 2), HostSync(0), fill(EMPTY, 1), step(1)
+    )
     order = LaunchOrder(log)
     pairs = {(first, second) for first, second in itertools.permutations(order.launches, 2) if order.comes_before(first, second)}
     by_the_host = {(3, 5), (3, 7), (3, 8), (0, 7), (7, 8)}  # what it did before it enqueued; what it had seen over; its own order
@@ -165,12 +155,14 @@ def test_each_constraint_holds_and_no_other() -> None:
 
 
 def test_transfers_first_runs_all_else_before_steps() -> None:
-    log = log_of(step(0), fill(0, 8), step(1), load(0, 1), poison(2), Record(0, COMPUTE), HostSync(0), load(1, 3), step(2))
+    log = log_of(step(0), fill(EMPTY, 0), step(1), load(0, 1), poison(2), Record(0, COMPUTE), HostSync(0), load(1, 3), step(2))
     assert LaunchOrder(log).transfers_first() == [1, 3, 4, 0, 2, 7, 8]
 
 
 def test_compute_first_runs_steps_before_all_else() -> None:
-    log = log_of(poison(2), load(0, 1), fill(0, 8), step(0), Record(0, FIRST_TRANSFER), Wait(COMPUTE, 0), step(1), fill(1, 9), step(2))
+    log = log_of(
+        poison(2), load(0, 1), fill(EMPTY, 0), step(0), Record(0, FIRST_TRANSFER), Wait(COMPUTE, 0), step(1), fill(EMPTY, 1), step(2)
+    )
     assert LaunchOrder(log).compute_first() == [2, 3, 1, 6, 7, 8, 0]
 
 

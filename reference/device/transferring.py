@@ -30,11 +30,15 @@ class Transferring:
         return self._within.pop(step, [])
 
     def start(self, line: int, event: Transfer, tables: Tables, after: list[int], latest_step: int | None) -> None:
-        """`after`: the events that its stream waits for; `latest_step`: that of the step launched last."""
+        """`after`: the events that its stream waits for; `latest_step`: that of the step launched last.
+
+        A transfer within a step runs in it, and so behind the steps before.
+        """
         is_load, worker, queue = isinstance(event, Load), self.worker, self.queue
         stream = queue.stream_for(event.job)
         awaited = after if is_load or worker.stores_wait else []
-        if latest_step is not None and (worker.loads_fenced if is_load else worker.stores_wait and self.stores_wait_for_latest):
+        fenced = worker.loads_fenced if is_load else worker.stores_wait and self.stores_wait_for_latest
+        if latest_step is not None and (fenced or event.step is not None):
             awaited = [*awaited, latest_step]
         for each in awaited:
             queue.wait(stream, each)

@@ -165,7 +165,7 @@ def foreign(request: int, count: int, first: int = 0) -> tuple[int, ...]:
 
 
 def random_log(seed: int, groups: tuple[KVCacheSpec, ...], steps: int = 8, requests: int = 3, num_blocks: int = 64) -> OpLog:
-    """A right log, in the order in which it is enqueued: chunks, decodes, prunes, loads into free blocks, stores, copies, zeroes, poison."""
+    """A log that is right in the order of its ops: chunks, decodes, prunes, loads into free blocks, stores, copies, zeroes, poison."""
     random = Random(seed)
     host = Host(groups, num_blocks, transfers=2)
     running = [host.add(random.randint(2, 12)) for _ in range(requests)]

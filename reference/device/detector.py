@@ -72,11 +72,6 @@ class RaceDetector:
                 found += races
         return found
 
-    @property
-    def launches_kept(self) -> int:
-        """Launches that may still race, and of each stream at most KEPT that the host has seen over."""
-        return sum(len(stream.ops) for stream in self._streams)
-
     def _grow(self) -> None:
         self._streams += [_Stream(number, self._num_resources) for number in range(len(self._streams), len(self._clocks.seen))]
 
@@ -127,13 +122,10 @@ class RaceDetector:
         return found
 
     def _races(self, other: _Stream, conflicts: dict[int, int], op: Launch | Free, index: int) -> list[Race]:
-        known = other.place(self._clocks.known(Place(index, op).stream, other.number))
-        races = []
-        for resource, first in conflicts.items():
-            place = other.place(first)
-            assert place is not None, "launches that can race are kept"
-            races.append(Race(resource, place, Place(index, op), known, other.event_after(first)))
-        return races
+        second = Place(index, op)
+        known = self._clocks.known(second.stream, other.number)
+        latest = None if known == NOTHING else other.place(known)
+        return [Race(resource, other.place(first), second, latest, other.event_after(first)) for resource, first in conflicts.items()]
 
     def _record(self, op: Record, index: int) -> list[Race]:
         self._clocks.record(index, op.event, op.stream)
@@ -200,9 +192,9 @@ class _Stream:
                 found[resource] = max(self.writes[resource], self.reads[resource])
         return found
 
-    def place(self, index: int) -> Place | None:
-        """The launch; None for NOTHING."""
-        return None if index == NOTHING else Place(index, self.ops[bisect_left(self.indices, index)])
+    def place(self, index: int) -> Place:
+        """One of the launches kept."""
+        return Place(index, self.ops[bisect_left(self.indices, index)])
 
     def event_after(self, index: int) -> int | None:
         """The first event recorded after that launch."""

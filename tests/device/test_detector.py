@@ -270,4 +270,7 @@ def test_what_the_host_has_seen_over_is_forgotten() -> None:
     for number in range(1000):
         for op in (step(number, reads=(1, 2), writes=(1,)), Record(number, COMPUTE), HostSync(number), Free((1, 2))):
             assert detector.feed(op) == []
-    assert detector.launches_kept <= KEPT + 1
+    assert [len(stream.ops) <= KEPT for stream in detector._streams] == [True] * 5
+    assert all(
+        len(stream.ops) == len(stream.indices) and len(stream.events) == len(stream.recorded) <= KEPT for stream in detector._streams
+    )

@@ -8,6 +8,7 @@ import math
 import pytest
 from random_logs import before, fill, load, log_of, poison, random_log, step, store
 
+from settled.reference.device.clocks import OpLogError
 from settled.reference.device.detector import races
 from settled.reference.device.interleavings import Interleavings, Representatives, count, racing
 from settled.reference.device.ops import (
@@ -204,3 +205,9 @@ def test_a_log_without_launches_has_one_order() -> None:
     assert list(Interleavings(order, most=1)) == list(Representatives(order, most=1)) == [[]]
     assert count(order, most_cuts=1) == 1
     assert order.transfers_first() == order.enqueue() == []
+
+
+def test_a_log_that_is_no_log_has_no_orders() -> None:
+    for op, message in ((load(0, 1, stream=9), "op 1: unknown stream 9"), (HostSync(0), "op 1: the host waits for event 0")):
+        with pytest.raises(OpLogError, match=message):
+            LaunchOrder(log_of(step(0), op))

@@ -22,6 +22,7 @@ from settled.reference.device.ops import (
     LaunchKind,
     Op,
     Record,
+    StepWork,
     Wait,
 )
 from settled.reference.device.race import Place, Race
@@ -216,6 +217,14 @@ def test_names_of_what_else_there_is() -> None:
     assert Place(0, poison(4, 5)).name == "poison of blocks 4, 5"
     assert Place(0, store(7, 1)).name == "store 7"
     assert Place(0, store(7, 1)).requests(1) == Place(0, Free((1,))).requests(1) == ()
+
+
+def test_of_a_step_only_the_requests_that_hold_the_block() -> None:
+    one, other = step(0, reads=(1, 2), request="a"), step(0, reads=(2, 3), request="b")
+    assert isinstance(one.work, StepWork)
+    assert isinstance(other.work, StepWork)
+    both = Place(0, Launch(COMPUTE, LaunchKind.STEP, (1, 2, 3), (), StepWork(0, (*one.work.parts, *other.work.parts))))
+    assert [both.requests(block) for block in (1, 2, 3, 4)] == [("a",), ("a", "b"), ("b",), ()]
 
 
 # ---- a log that no device could run ----------------------------------------------------------------------------------

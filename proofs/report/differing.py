@@ -62,7 +62,17 @@ def _exit(totals: Sequence[Total]) -> Exit:
 
 def _print_table(console: Console, totals: Sequence[Total]) -> None:
     """Counts are of workloads."""
-    table = Table(Column("discipline, worker, workloads", no_wrap=True), "free early", "race", *ORDERS, "null read", "must be", "is", box=None, pad_edge=False)
+    table = Table(
+        Column("discipline, worker, workloads", no_wrap=True),
+        "free early",
+        "race",
+        *ORDERS,
+        "null read",
+        "must be",
+        "is",
+        box=None,
+        pad_edge=False,
+    )
     for number in range(1, 10):
         table.columns[number].justify = "right"
     for total in totals:

@@ -7,7 +7,7 @@ import torch
 from logs import Host, foreign
 
 from settled.model.specs import FullAttentionSpec, MambaSpec, SlidingWindowSpec
-from settled.reference.device.compiled import CompileError, compile_log
+from settled.reference.device.compiling import CompileError, compile_log
 from settled.reference.device.numbered import numbered
 from settled.reference.device.ops import HOST, FillWork, LaunchKind, OpLog, Slots, StepWork
 from settled.reference.device.replay import Replay, replay

@@ -13,7 +13,8 @@ from kinds import GROUPS
 from logs import Host, foreign, random_log
 
 from settled.model.specs import SlidingWindowSpec
-from settled.reference.device.compiled import Step, compile_log
+from settled.reference.device.compiled import Step
+from settled.reference.device.compiling import compile_log
 from settled.reference.device.flex import FlexError, flex_outputs
 from settled.reference.device.numbered import numbered
 from settled.reference.device.ops import COMPUTE, HostSync, Launch, LaunchKind, OpLog, Record, Slots, Wait

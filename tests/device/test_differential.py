@@ -12,12 +12,11 @@ from click.testing import CliRunner, Result
 
 from settled.model.disciplines import OPTIMISTIC
 from settled.proofs.cli.main import cli
-from settled.proofs.differential import campaign, one
+from settled.proofs.differential import campaign, one, racing
 from settled.proofs.differential.campaign import Shard, Total, run_shard
 from settled.proofs.differential.families import FAMILIES
 from settled.proofs.differential.one import DIRECTED, ENQUEUED, POISONED, TRANSFERS_FIRST, Outcome, run
 from settled.proofs.differential.rows import ROWS, Expected, Row
-from settled.reference.device.detector import races
 from settled.reference.device.payload import Numbers
 from settled.reference.device.results import Counts
 
@@ -128,7 +127,7 @@ def test_a_right_row_that_runs_a_broken_discipline_is_found_out() -> None:
 
 
 def test_something_garbled_without_a_race_is_a_contradiction(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(one, "races", lambda log, contract: [])
+    monkeypatch.setattr(racing, "races", lambda log, contract: [])
     outcome = run(row_named("no-fence/loads"), 0)
     assert outcome.contradictions
     assert "there is no race" in outcome.contradictions[0]
@@ -152,7 +151,6 @@ def test_frees_and_reuses_are_told_apart() -> None:
     outcome = run(row, 0)
     assert outcome.early_frees > 0
     assert outcome.races > 0
-    assert one.races is races
 
 
 def test_a_shard_is_its_seeds() -> None:

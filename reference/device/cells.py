@@ -52,5 +52,7 @@ class Runs:
 def last_of_each(slots: Tensor) -> Tensor | None:
     """Indices that keep the last write to each slot, where several go to one; None where none do."""
     values = slots.tolist()
+    if len(values) < 2:
+        return None
     last = {slot: index for index, slot in enumerate(values)}
     return None if len(last) == len(values) else torch.tensor(sorted(last.values()), dtype=torch.int64)

@@ -6,6 +6,7 @@ with the row's own first key, so that both sides have the same shapes.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -22,7 +23,7 @@ from settled.reference.device.state_tensors import numbers_of
 class StepNumbers:
     """`rows`: (part, query) of each row of attention; `gather` [rows, keys] indexes the step's reads. `outputs`: as should be.
 
-    `inputs` [states, tokens, head_dim] padded with zeroes; `states` [states, tokens + 1, head_dim]: as should be, the one read first.
+    `inputs` [states, tokens, head_dim], padded; `states` [states, tokens + 1, head_dim]: as should be, the one read first.
     """
 
     rows: list[tuple[int, int]]
@@ -44,66 +45,91 @@ class MoveNumbers:
     values: Tensor
 
 
+@dataclass(slots=True)
+class _Rows:
+    """Of a step: (part, query) of each row, the indices of what it reads among the step's reads, and the query's tag."""
+
+    rows: list[tuple[int, int]]
+    reads: list[list[int]]
+    tags: list[int]
+
+
 class NumberedLog:
     """The numbers of a compiled log. `steps` and `moves` by index in the log's ops."""
 
     def __init__(self, compiled: CompiledLog, numbers: Numbers) -> None:
         self.compiled = compiled
         self.numbers = numbers
-        self.steps = {step.op: self._step(step) for step in compiled.steps}
+        steps = compiled.steps
+        expected, written = [step.expected for step in steps], [step.write_tags for step in steps]
+        rows = [self._rows(step) for step in steps]
+        columns = zip(
+            steps,
+            rows,
+            self._payloads([torch.tensor(row.tags, dtype=torch.int64) for row in rows], QUERY),
+            self._payloads(expected, KEY),
+            self._payloads(expected, VALUE),
+            self._payloads(written, KEY),
+            self._payloads(written, VALUE),
+            strict=True,
+        )
+        self.steps = {step.op: self._step(step, *column) for step, *column in columns}
         self.moves = {move.op: self._move(move) for move in compiled.launches if isinstance(move, Move)}
 
-    def _payload(self, tags: Tensor, vector: int) -> Tensor:
-        return payload(tags, vector, self.numbers)
+    def _payloads(self, tags: list[Tensor], vector: int) -> Iterable[Tensor]:
+        """Of many launches in one go."""
+        if not tags:
+            return ()
+        different, which = torch.unique(torch.cat(tags), return_inverse=True)  # a key is expected by many steps
+        whole: Iterable[Tensor] = payload(different, vector, self.numbers)[which].split([len(part) for part in tags])
+        return whole
 
     def _move(self, move: Move) -> MoveNumbers:
-        keys, values = self._payload(move.tags, KEY), self._payload(move.tags, VALUE)
+        keys, values = payload(move.tags, KEY, self.numbers), payload(move.tags, VALUE, self.numbers)
         if move.states:
             at = list(move.states)
             keys[at] = values[at] = numbers_of(list(move.states.values()), self.numbers)
         return MoveNumbers(keys, values)
 
-    def _step(self, step: Step) -> StepNumbers:
-        rows, reads, tags = self._rows(step)
-        queries = self._payload(torch.tensor(tags, dtype=torch.int64), QUERY)
-        longest = max(map(len, reads), default=1)
-        gather = torch.tensor([read + read[:1] * (longest - len(read)) for read in reads], dtype=torch.int64).reshape(-1, longest)
-        lengths = torch.tensor([len(read) for read in reads], dtype=torch.int64)
-        is_read = torch.arange(longest) < lengths.unsqueeze(1)
-        keys, values = self._payload(step.expected, KEY), self._payload(step.expected, VALUE)
+    def _step(
+        self, step: Step, rows: _Rows, queries: Tensor, keys: Tensor, values: Tensor, write_keys: Tensor, write_values: Tensor
+    ) -> StepNumbers:
+        longest = max(map(len, rows.reads), default=1)
+        gather = torch.tensor([[*read, *read[:1] * (longest - len(read))] for read in rows.reads], dtype=torch.int64).reshape(-1, longest)
+        is_read = torch.arange(longest) < torch.tensor([len(read) for read in rows.reads], dtype=torch.int64).unsqueeze(1)
         outputs = attend(queries, keys[gather], values[gather], is_read)
         inputs, states = self._states(step)
-        written = step.write_tags
-        return StepNumbers(
-            rows, queries, gather, is_read, outputs, self._payload(written, KEY), self._payload(written, VALUE), inputs, states
-        )
+        return StepNumbers(rows.rows, queries, gather, is_read, outputs, write_keys, write_values, inputs, states)
 
-    def _rows(self, step: Step) -> tuple[list[tuple[int, int]], list[list[int]], list[int]]:
-        """(part, query), the indices of the reads and the query's tag, of each row."""
-        rows: list[tuple[int, int]] = []
-        reads: list[list[int]] = []
-        tags: list[int] = []
-        index_at: dict[tuple[int, int], int] = {}
+    def _rows(self, step: Step) -> _Rows:
+        rows = _Rows([], [], [])
         at = 0
+        spans: dict[int, list[tuple[int, int, int]]] = {}  # by part: (first position, end, index of the first in the step's reads)
         for span in step.spans:
-            index_at.update({(span.part, span.first + offset): at + offset for offset in range(span.count)})
+            spans.setdefault(span.part, []).append((span.first, span.first + span.count, at))
             at += span.count
-        for number, part in enumerate(step.work.parts):
+        for number, runs in spans.items():
+            part = step.work.parts[number]
             reading = self.compiled.readings[part.group]
-            if not isinstance(part, KeysPart) or reading is None:
-                continue
+            assert isinstance(part, KeysPart)
+            assert reading is not None
             for query in range(part.start, part.start + part.tokens):
-                ranges = reading(query, part.prompt_tokens)
-                rows.append((number, query))
-                reads.append([index_at[number, position] for first, end in ranges for position in range(first, end)])
-                tags.append(part.expected[query - part.first])
-        return rows, reads, tags
+                read: list[int] = []
+                for first, end in reading(query, part.prompt_tokens):
+                    shift = next(index - begin for begin, stop, index in runs if begin <= first < stop)
+                    read.extend(range(first + shift, end + shift))
+                rows.rows.append((number, query))
+                rows.reads.append(read)
+                rows.tags.append(part.expected[query - part.first])
+        return rows
 
     def _states(self, step: Step) -> tuple[Tensor, Tensor]:
         parts = [part for part in step.work.parts if isinstance(part, StatesPart)]
+        if not parts:
+            return None, None
         longest = max((len(part.tags) for part in parts), default=0)
         tags = torch.tensor([[*part.tags, *(0,) * (longest - len(part.tags))] for part in parts], dtype=torch.int64)
-        inputs = self._payload(tags.reshape(len(parts), longest), INPUT)
+        inputs = payload(tags.reshape(len(parts), longest), INPUT, self.numbers)
         return inputs, advance(numbers_of([part.before for part in parts], self.numbers), inputs)
 
 

@@ -19,10 +19,14 @@ QUERY, KEY, VALUE, INPUT = range(4)
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """What the buffers compute with. `head_dim` in numbers a key; `is_single`: float32, else float64."""
+    """What the buffers compute with. `head_dim` in numbers a key; `is_single`: float32, else float64.
+
+    `query_factor` multiplies the queries, a power of two to stay exact: the larger, the fewer keys make up an output.
+    """
 
     head_dim: int = 8
     is_single: bool = False
+    query_factor: int = 1
 
     @property
     def dtype(self) -> torch.dtype:
@@ -50,4 +54,5 @@ def integers(tags: Tensor, vector: int, numbers: Numbers) -> Tensor:
 
 def payload(tags: Tensor, vector: int, numbers: Numbers) -> Tensor:
     """The numbers, [..., head_dim]."""
-    return integers(tags, vector, numbers).to(numbers.dtype) / (1 << numbers.bits - 1) - 1
+    drawn = integers(tags, vector, numbers).to(numbers.dtype) / (1 << numbers.bits - 1) - 1
+    return drawn * numbers.query_factor if vector == QUERY else drawn

@@ -17,7 +17,7 @@ from settled.reference.device.judge import Judge, states_differing
 from settled.reference.device.memory import Memory
 from settled.reference.device.numbered import NumberedLog, StepNumbers
 from settled.reference.device.ops import LaunchKind
-from settled.reference.device.results import Result
+from settled.reference.device.results import TOLERANCE, Result
 from settled.reference.device.states import SIGN
 from settled.reference.device.tags import POISONED, ZEROED
 
@@ -137,6 +137,13 @@ class Replay:
             places = slots.reads[numbers.gather]
             self.outputs = attend(numbers.queries, self.memory.keys[places], self.memory.values[places], numbers.is_read)
             differing = rows_differing(self.outputs, numbers.outputs)
+            if differing:
+                self.result.counts.rows_within_tolerance += _near(self.outputs[differing], numbers.outputs[differing])
         if differing or not torch.equal(tags, step.expected):
             differing_rows = None if numbers is None else {numbers.rows[row] for row in differing or ()}
             self.judge.keys(step, slots, tags, differing_rows)
+
+
+def _near(outputs: Tensor, expected: Tensor) -> int:
+    """How many rows a tolerance would pass. NaN passes none."""
+    return int(((outputs - expected).norm(dim=1) <= TOLERANCE * expected.norm(dim=1)).sum())

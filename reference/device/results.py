@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 
 from settled.reference.device.tags import describe
 
+TOLERANCE = 1e-2
+
 
 @dataclass(slots=True, order=True)
 class Garbled:
@@ -39,7 +41,9 @@ class Counts:
     """All of a replay. Rows as above; tokens are keys and states, each counted once a part.
 
     `tokens_wrong`: found wrong in a block; `tokens_null`: read through a null table entry, and so counted apart. `rows_differing`: outputs
-    that differ from the contiguous one bit for bit; `stores_wrong`: STORE launches that found something else; `store_slots_wrong`.
+    that differ from the contiguous one bit for bit; `rows_within_tolerance`: those of attention among them that a relative tolerance would
+    pass (norm of the difference at most TOLERANCE times the norm of the right output). `stores_wrong`: STORE launches that found something
+    else; `store_slots_wrong`: their slots.
     """
 
     steps: int = 0
@@ -48,6 +52,7 @@ class Counts:
     rows_garbled_delivered: int = 0
     rows_reading_null: int = 0
     rows_differing: int = 0
+    rows_within_tolerance: int = 0
     tokens_wrong: int = 0
     tokens_null: int = 0
     stores_wrong: int = 0

@@ -164,11 +164,13 @@ def foreign(request: int, count: int, first: int = 0) -> tuple[int, ...]:
     return tuple(pack(Tag(request, 0, 0, 0, first + token)) for token in range(count))
 
 
-def random_log(seed: int, groups: tuple[KVCacheSpec, ...], steps: int = 8, requests: int = 3, num_blocks: int = 64) -> OpLog:
+def random_log(
+    seed: int, groups: tuple[KVCacheSpec, ...], steps: int = 8, requests: int = 3, num_blocks: int = 64, longest_prompt: int = 12
+) -> OpLog:
     """A log that is right in the order of its ops: chunks, decodes, prunes, loads into free blocks, stores, copies, zeroes, poison."""
     random = Random(seed)
     host = Host(groups, num_blocks, transfers=2)
-    running = [host.add(random.randint(2, 12)) for _ in range(requests)]
+    running = [host.add(random.randint(2, longest_prompt)) for _ in range(requests)]
     for _ in range(steps):
         shares = [(request, _tokens(random, request)) for request in running if random.random() < 0.8]
         if not shares:
@@ -189,7 +191,7 @@ def _tokens(random: Random, request: Request) -> int:
 
 def _something(random: Random, host: Host, running: Iterable[Request]) -> None:
     """A transfer, a copy or poison, of blocks that nobody holds or that stay."""
-    size = max(spec.block_size for spec in host.groups if not isinstance(spec, MambaSpec))
+    size = max((spec.block_size for spec in host.groups if not isinstance(spec, MambaSpec)), default=1)
     stream = FIRST_TRANSFER + random.randrange(2)
     match random.randrange(6):
         case 0:

@@ -30,14 +30,14 @@ def _everything(seed: int) -> Workload:
 
 
 def _loads(seed: int) -> Workload:
-    """Many loads into what was just freed, nothing else that could go wrong: no drafts."""
+    """Many loads into what was just freed, for the pool has little else; and nothing else that could go wrong: no drafts."""
     rng = Random(seed ^ 0x10AD)
     workload = _without_drafts(random_workload(seed, kinds=LOADABLE_KINDS))
     chances = replace(
         workload.connector_chances, match=0.9, asynchronous=1.0, whole=rng.choice((0.0, 0.3)), unknown=0.0, store=0.0, store_finished=0.0
     )
     workload = replace(workload, connector_chances=chances, chance_add=0.6, requests_max=max(4, workload.requests_max))
-    return _with(workload, connector=True, kv_consumer=True, transfers_wait=False)
+    return _with(workload, spare_blocks=rng.choice((0, 1, 2, 4)), connector=True, kv_consumer=True, transfers_wait=False, watermark=0.0)
 
 
 def _loads_in_steps(seed: int) -> Workload:
@@ -75,12 +75,15 @@ def _without_drafts(workload: Workload) -> Workload:
     return _with(workload, num_speculative_tokens=0, num_lookahead_tokens=0)
 
 
-def _with(workload: Workload, **changes: object) -> Workload:
-    """Other settings, the same room in the pool beside one request of maximum length, and two steps in flight at least."""
+def _with(workload: Workload, *, spare_blocks: int | None = None, **changes: object) -> Workload:
+    """Other settings, two steps in flight at least, and `spare_blocks` in the pool beside one request of maximum length (None: as many as
+    before).
+    """
     config = workload.config
-    spare = config.num_blocks - blocks_for_one_request(config)
+    if spare_blocks is None:
+        spare_blocks = config.num_blocks - 1 - blocks_for_one_request(config)
     changed: EngineConfig = replace(config, **{"max_in_flight_steps": max(2, config.max_in_flight_steps), **changes})  # type: ignore[arg-type]
-    return replace(workload, config=replace(changed, num_blocks=blocks_for_one_request(changed) + spare))
+    return replace(workload, config=replace(changed, num_blocks=1 + blocks_for_one_request(changed) + spare_blocks))
 
 
 FAMILIES: Mapping[str, Family] = MappingProxyType(

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from settled.model.events import Event
 from settled.model.properties import Contract
+from settled.proofs.differential.racing import found_races
 from settled.proofs.differential.rows import Row
 from settled.reference.device.compiled import CompiledLog
 from settled.reference.device.compiling import compile_log
-from settled.reference.device.detector import races
 from settled.reference.device.lowering import lower
 from settled.reference.device.numbered import NumberedLog
 from settled.reference.device.ops import OpLog
@@ -83,12 +83,6 @@ def run(row: Row, seed: int, *, numbers: Numbers | None = None, steps: int = STE
     if garbled and not reuses and ENQUEUED not in garbled and garbled != [POISONED]:
         outcome.contradictions.append(f"garbled {', '.join(garbled)}, and there is no race")
     return outcome
-
-
-def found_races(log: OpLog, contract: Contract) -> tuple[list[Race], list[Race]]:
-    """(Frees that come too early, accesses that race): the second do harm, the first may."""
-    every = races(log, contract)
-    return [race for race in every if race.second.kind is None], [race for race in every if race.second.kind is not None]
 
 
 def _orders(log: OpLog, reuses: Iterable[Race], seed: int) -> Iterator[tuple[str, list[int]]]:

@@ -46,11 +46,13 @@ class Clocks:
         self.seen.extend([NOTHING] * more)
         self.waited.extend([NOTHING] * self._log.num_streams for _ in range(more))
 
-    def launch(self, index: int, stream: int) -> None:
-        """Of a stream of the device. Raises OpLogError for a stream that the log does not have."""
+    def launch(self, index: int, stream: int) -> list[int]:
+        """Of a stream of the device: its clocks, this launch included. Raises OpLogError for a stream that the log does not have."""
         if not HOST < stream < len(self.seen):
             self._check_stream(index, stream)
-        self.waited[stream][stream] = index
+        waited = self.waited[stream]
+        waited[stream] = index
+        return waited
 
     def record(self, index: int, event: int, stream: int) -> None:
         """Raises OpLogError for an unknown stream and for an event recorded before."""

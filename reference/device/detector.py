@@ -18,6 +18,9 @@ from settled.reference.device.race import Place, Race
 CONTRACTS = ("settled", "stream_order", "event")
 """As the model names them (`Contract` is a string): the reference does not import its properties."""
 
+KEPT = 64
+"""So many launches of a stream are kept before those that can not race any more are dropped."""
+
 
 class RaceDetector:
     """Feed it ops as they come; `races(log, contract)` does it for a whole log.
@@ -51,18 +54,20 @@ class RaceDetector:
 
     def feed(self, op: Op) -> list[Race]:
         """The races whose second access is this op, by stream of the first. Raises OpLogError, after which nothing more can be fed."""
-        index = self._num_ops
-        self._num_ops = index + 1
-        judge = self._judges.get(type(op))
-        if judge is None:
-            raise OpLogError(index, f"{op!r} is no op")
-        return judge(op, index)
+        return self.feed_all((op,))
 
     def feed_all(self, ops: Iterable[Op]) -> list[Race]:
-        """The races of all of them, in the order of their second accesses."""
+        """The same of several ops, one after the other."""
         found: list[Race] = []
+        judges = self._judges
         for op in ops:
-            races = self.feed(op)
+            index = self._num_ops
+            self._num_ops = index + 1
+            try:
+                races = judges[type(op)](op, index)
+            except (IndexError, KeyError):
+                self._check(op, index)
+                raise
             if races:
                 found += races
         return found
@@ -71,33 +76,44 @@ class RaceDetector:
         self._streams += [_Stream(number, self._num_resources) for number in range(len(self._streams), len(self._clocks.seen))]
 
     def _launch(self, op: Launch, index: int) -> list[Race]:
-        number = op.stream
+        number, reads, writes = op.stream, op.reads, op.writes
+        if (reads and min(reads) < 0) or (writes and min(writes) < 0):
+            raise IndexError  # as for what is too large, where it is looked up
         if number == HOST:
-            return self._by_host(op, index, op.reads, op.writes)
+            return self._by_host(op, index, reads, writes)
         clocks = self._clocks
-        clocks.launch(index, number)
+        waited = clocks.launch(index, number)
         if number >= len(self._streams):
             self._grow()
-        waited = clocks.waited[number]
         found = _NONE
         for other in self._under_way:
             if other.latest > waited[other.number]:  # never of the stream itself: its clock is this launch
-                conflicts = other.conflicts(op.reads, op.writes, clocks.known(number, other.number))
+                conflicts = other.conflicts(reads, writes, clocks.known(number, other.number))
                 if conflicts:
                     found = found + self._races(other, conflicts, op, index)
         stream = self._streams[number]
         if stream.latest <= clocks.seen[number]:
             self._under_way.append(stream)
-        try:
-            stream.launch(op, index)
-        except IndexError:
-            raise OpLogError(index, f"a resource past {self._num_resources - 1}, the last that the log has") from None
+        stream.launch(op, index)
         return found
 
     def _free(self, op: Free, index: int) -> list[Race]:
+        if min(op.blocks, default=0) < 0:
+            raise IndexError
         return self._by_host(op, index, (), op.blocks) if self._frees_are_writes else _NONE
 
+    def _check(self, op: Op, index: int) -> None:
+        """Raises OpLogError for what is no op and for what is no resource of the log."""
+        if type(op) not in self._judges:
+            raise OpLogError(index, f"{op!r} is no op")
+        resources = (*op.reads, *op.writes) if isinstance(op, Launch) else op.blocks if isinstance(op, Free) else ()
+        for resource in resources:
+            if not 0 <= resource < self._num_resources:
+                raise OpLogError(index, f"resource {resource}: the log has 0 to {self._num_resources - 1}")
+
     def _by_host(self, op: Launch | Free, index: int, reads: tuple[int, ...], writes: tuple[int, ...]) -> list[Race]:
+        if (reads and max(reads) >= self._num_resources) or (writes and max(writes) >= self._num_resources):
+            raise IndexError
         found = _NONE
         for other in self._under_way:
             conflicts = other.conflicts(reads, writes, self._clocks.seen[other.number])
@@ -106,13 +122,10 @@ class RaceDetector:
         return found
 
     def _races(self, other: _Stream, conflicts: dict[int, int], op: Launch | Free, index: int) -> list[Race]:
-        known = other.place(self._clocks.known(Place(index, op).stream, other.number))
-        races = []
-        for resource, first in conflicts.items():
-            place = other.place(first)
-            assert place is not None, "launches that can race are kept"
-            races.append(Race(resource, place, Place(index, op), known, other.event_after(first)))
-        return races
+        second = Place(index, op)
+        known = self._clocks.known(second.stream, other.number)
+        latest = None if known == NOTHING else other.place(known)
+        return [Race(resource, other.place(first), second, latest, other.event_after(first)) for resource, first in conflicts.items()]
 
     def _record(self, op: Record, index: int) -> list[Race]:
         self._clocks.record(index, op.event, op.stream)
@@ -131,9 +144,11 @@ class RaceDetector:
         for number in self._clocks.host_sync(index, op.event):
             stream = self._streams[number]
             seen = self._clocks.seen[number]
-            stream.forget(seen)
             if seen == stream.latest:
+                stream.written.clear()
                 self._under_way.remove(stream)
+            if len(stream.indices) > KEPT:
+                stream.forget(seen)
         return _NONE
 
 
@@ -148,9 +163,9 @@ class _Stream:
         self.reads = [NOTHING] * num_resources  # the latest reader here of each resource
         self.writes = [NOTHING] * num_resources
         self.written: set[int] = set()  # the resources written by what the host has not seen over, and perhaps others
-        self.indices: list[int] = []  # the launches that the host has not seen over, and the latest that it has
+        self.indices: list[int] = []  # the launches that the host has not seen over, the latest that it has, and some before
         self.ops: list[Launch] = []
-        self.recorded: list[int] = []  # the latest launch before each record, where the host has not seen that over
+        self.recorded: list[int] = []  # the latest launch before each record
         self.events: list[int] = []
 
     def launch(self, op: Launch, index: int) -> None:
@@ -177,9 +192,9 @@ class _Stream:
                 found[resource] = max(self.writes[resource], self.reads[resource])
         return found
 
-    def place(self, index: int) -> Place | None:
-        """The launch; None for NOTHING."""
-        return None if index == NOTHING else Place(index, self.ops[bisect_left(self.indices, index)])
+    def place(self, index: int) -> Place:
+        """One of the launches kept."""
+        return Place(index, self.ops[bisect_left(self.indices, index)])
 
     def event_after(self, index: int) -> int | None:
         """The first event recorded after that launch."""
@@ -187,9 +202,7 @@ class _Stream:
         return self.events[at] if at < len(self.events) else None
 
     def forget(self, seen: int) -> None:
-        """What came before the launch `seen`, and what it did: the host knows it over."""
-        if seen == self.latest:
-            self.written.clear()
+        """The launches before `seen`, and the records up to it: the host knows all that over."""
         gone = bisect_left(self.indices, seen)
         del self.indices[:gone], self.ops[:gone]
         gone = bisect_right(self.recorded, seen)

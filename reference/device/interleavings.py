@@ -106,7 +106,7 @@ class Representatives:
         """What is to be tried at a cut; empty where all that follows has been seen in another order."""
         for step in node.following():
             if not self._racing[step[0]] & left:
-                return [] if self._bit[step[0]] & asleep else [step]
+                return [step]  # not asleep: it slept at a fork where something that raced with it was left, which has woken it
         return [step for step in node.following() if not self._bit[step[0]] & asleep]
 
 

@@ -45,13 +45,12 @@ class LaunchOrder:
                 clocks.host_sync(index, op.event)
 
     def _launch(self, clocks: Clocks, op: Launch, index: int) -> None:
-        known = clocks.seen if op.stream == HOST else map(max, clocks.seen, clocks.waited[op.stream])
+        known = clocks.seen if op.stream == HOST else map(max, clocks.seen, clocks.launch(index, op.stream))
+        self._place[index] = len(self.streams[op.stream])
         needs = [0 if latest == NOTHING else self._place[latest] + 1 for latest in known]
         needs[HOST] = len(self.streams[HOST])
-        if op.stream != HOST:
-            clocks.launch(index, op.stream)
+        needs[op.stream] = len(self.streams[op.stream])
         self.needs[index] = tuple(needs)
-        self._place[index] = len(self.streams[op.stream])
         self.streams[op.stream].append(index)
 
     def comes_before(self, first: int, second: int) -> bool:

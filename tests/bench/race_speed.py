@@ -1,9 +1,11 @@
-"""How fast the race detector is: medians of processor time, one process, one core.
+"""How fast the race detector is, and the walk through all orders of a small log: medians of processor time, one process, one core.
 
-Run it as `python tests/bench/race_speed.py`. The logs are made up after what steps lower to: two steps in flight; each is a fill of a
-staging buffer, its upload, the step with its block reads, records and the host's syncs; one step in FREE_EVERY gives blocks back, one in
-TRANSFER_EVERY goes with a load. In clean logs loads wait for the steps before, in racy ones they do not. A row gives ops (entries of
-the log) and accesses of resources a second, and the races found. Each log is judged ROUNDS times; making it is not in the time.
+Run it as `python tests/bench/race_speed.py`. The logs are lowered from random runs of the reference: SEEDS runs of STEPS steps under the
+right discipline, the same with frees on the scheduled count (`optimistic`), and with one staging buffer for all steps. Runs with few and
+with many block reads a step are shown apart. A row gives ops (entries of the log) and accesses of resources a second, and the races
+found. All logs of a row are judged ROUNDS times; running the reference and lowering are not in the time.
+
+The last rows walk through linear extensions of made-up logs, at most MOST: all of them, and one of each class.
 """
 
 from __future__ import annotations
@@ -11,112 +13,106 @@ from __future__ import annotations
 import gc
 import random
 import time
-from statistics import median
+from collections.abc import Callable
+from statistics import mean, median
 
+from settled.model.disciplines import OPTIMISTIC, RIGHT, Discipline
+from settled.model.events import Event
 from settled.model.specs import FullAttentionSpec
 from settled.reference.device.detector import CONTRACTS, races
-from settled.reference.device.ops import (
-    COMPUTE,
-    FIRST_TRANSFER,
-    HOST,
-    FillWork,
-    Free,
-    HostSync,
-    Launch,
-    LaunchKind,
-    OpLog,
-    Record,
-    StepWork,
-    TransferWork,
-    Wait,
-)
+from settled.reference.device.foresight import LoweringError
+from settled.reference.device.interleavings import Interleavings, Representatives
+from settled.reference.device.lowering import lower
+from settled.reference.device.ops import COMPUTE, FIRST_TRANSFER, Free, HostSync, Launch, LaunchKind, OpLog, Record, TransferWork, Wait
+from settled.reference.device.orders import LaunchOrder
+from settled.reference.device.worker import ONE_STAGING_BUFFER, RIGHT_WORKER, Worker
+from settled.reference.workload import random_workload, run_workload
 
 ROUNDS = 7
-STEPS, NUM_BLOCKS, NUM_STAGING, TRANSFER_STREAMS = 6000, 2048, 3, 4
-READS = (2, 30, 60)
-FREE_EVERY, TRANSFER_EVERY, FREED_AT_ONCE, LOADED_AT_ONCE = 2, 4, 2, 4
+SEEDS, STEPS = 40, 300
+MANY_READS = 15  # a step, on average
+MOST = 200_000  # orders
+WALKED, LAUNCHES = 5, 16
 
 
-class SyntheticLog:
-    """Steps of `reads` block reads each on average (half to three halves of it), one write in eight."""
+def lowered(seed: int, discipline: Discipline, worker: Worker) -> OpLog | None:
+    """None for a run that has kinds without kernels."""
+    events: list[Event] = []
+    run_workload(random_workload(seed), steps=STEPS, discipline=discipline, sink=events.append)
+    try:
+        return lower(events, worker=worker)
+    except LoweringError:
+        return None
 
-    def __init__(self, reads: int, *, racy: bool = False, steps: int = STEPS) -> None:
-        self._draw = random.Random(reads)
-        self._racy = racy
-        self._reads = reads
-        self.log = OpLog((FullAttentionSpec(block_size=16),), NUM_BLOCKS, NUM_STAGING, FIRST_TRANSFER + TRANSFER_STREAMS)
-        self._in_flight: list[int] = []  # the events of the steps
-        self._transfers: list[tuple[int, int]] = []  # stream, event
-        for number in range(steps):
-            self._step(number)
 
-    def _event(self, stream: int) -> int:
-        self.log.ops.append(Record(self.log.num_events, stream))
-        self.log.num_events += 1
-        return self.log.num_events - 1
-
-    def _step(self, number: int) -> None:
-        log, ops = self.log, self.log.ops
-        if len(self._in_flight) == 2:
-            ops.append(HostSync(self._in_flight.pop(0)))
-        if number % FREE_EVERY == 0:
-            ops.append(Free(self._some(1, FREED_AT_ONCE), number))
-        staging = number % NUM_STAGING
-        if number % TRANSFER_EVERY == 0:
-            self._transfer(number)
-        ops.append(Launch(HOST, LaunchKind.FILL, (), (log.staging(staging),), FillWork(staging, ()), number))
-        ops.append(Launch(COMPUTE, LaunchKind.UPLOAD, (log.staging(staging),), (log.table,), FillWork(staging, ()), number))
-        self._event(COMPUTE)
-        reads = self._some(max(1, self._reads // 2), self._reads * 3 // 2)
-        ops.append(Launch(COMPUTE, LaunchKind.STEP, (log.table, *reads), reads[: 1 + len(reads) // 8], StepWork(number, ()), number))
-        self._in_flight.append(self._event(COMPUTE))
-
-    def _transfer(self, number: int) -> None:
-        ops = self.log.ops
-        if len(self._transfers) == TRANSFER_STREAMS:
-            _, event = self._transfers.pop(0)
-            ops.append(HostSync(event))
-        stream = FIRST_TRANSFER + number // TRANSFER_EVERY % TRANSFER_STREAMS
-        if self._in_flight and not self._racy:
-            ops.append(Wait(stream, self._in_flight[-1]))
-        ops.append(Launch(stream, LaunchKind.LOAD, (), self._some(1, LOADED_AT_ONCE), TransferWork(number, ()), number))
-        event = self._event(stream)
-        self._transfers.append((stream, event))
-        ops.append(Wait(COMPUTE, event))
-
-    def _some(self, least: int, most: int) -> tuple[int, ...]:
-        """Distinct blocks: those of the freed and the loaded may still be in use, so that `settled` finds races, as it would."""
-        return tuple(self._draw.sample(range(1, NUM_BLOCKS), self._draw.randint(least, most)))
+def reads_a_step(log: OpLog) -> float:
+    return mean(len(op.reads) for op in log.ops if isinstance(op, Launch) and op.kind is LaunchKind.STEP)
 
 
 def accesses(log: OpLog) -> int:
-    """By launches and, each block once, by frees."""
+    """By launches, and by frees of each of their blocks."""
     return sum(
         len(op.reads) + len(op.writes) if isinstance(op, Launch) else len(op.blocks) if isinstance(op, Free) else 0 for op in log.ops
     )
 
 
-def measure(name: str, log: OpLog, contract: str) -> None:
-    seconds, found = [], 0
+def timed(work: Callable[[], object]) -> tuple[float, float]:
+    """Seconds of processor time: the median, and the spread as a share of it."""
+    seconds = []
     for _ in range(ROUNDS):
         gc.collect()
         began = time.process_time()
-        found = len(races(log, contract))
+        work()
         seconds.append(time.process_time() - began)
-    typical = median(seconds)
-    spread = (max(seconds) - min(seconds)) / typical
+    return median(seconds), (max(seconds) - min(seconds)) / median(seconds)
+
+
+def judge(name: str, logs: list[OpLog], contract: str) -> None:
+    typical, spread = timed(lambda: [races(log, contract) for log in logs])
+    num_races = sum(len(races(log, contract)) for log in logs)
+    num_ops, touched = sum(len(log.ops) for log in logs), sum(map(accesses, logs))
     print(
-        f"{name:22s} {contract:12s} {len(log.ops) / typical:12,.0f} ops/s {accesses(log) / typical:12,.0f} accesses/s"
-        f" {accesses(log) / len(log.ops):6.1f} accesses an op {found:7,d} races   spread {spread:4.0%}"
+        f"{name:38s} {contract:12s} {num_ops / typical:10,.0f} ops/s {touched / typical:11,.0f} accesses/s"
+        f" {mean(map(reads_a_step, logs)):5.1f} reads a step {num_races:6,d} races   spread {spread:4.0%}"
     )
 
 
+def small_log(seed: int) -> OpLog:
+    """LAUNCHES loads on four streams, a wait or a host sync for every third."""
+    draw = random.Random(seed)
+    log = OpLog((FullAttentionSpec(block_size=4),), 8, 0, FIRST_TRANSFER + 2)
+    for number in range(LAUNCHES):
+        stream = draw.randrange(COMPUTE, log.num_streams)
+        log.ops.append(Launch(stream, LaunchKind.LOAD, (draw.randrange(8),), (draw.randrange(8),), TransferWork(number, ())))
+        if number % 3 == 0:
+            log.ops.append(Record(log.num_events, stream))
+            log.ops.append(HostSync(log.num_events) if number % 2 else Wait(draw.randrange(COMPUTE, log.num_streams), log.num_events))
+            log.num_events += 1
+    return log
+
+
+def walk(seed: int) -> None:
+    order = LaunchOrder(small_log(seed))
+    for name, kind in (("all orders", Interleavings), ("one of each class", Representatives)):
+        every = kind(order, most=MOST)
+        given = sum(1 for _ in every)
+        typical, spread = timed(lambda every=every: sum(1 for _ in every))  # type: ignore[misc]
+        print(f"{name:34s} {given:9,d}{'+' if every.was_cut else ' '} orders {given / typical:10,.0f} orders/s   spread {spread:4.0%}")
+
+
 def main() -> None:
-    for reads in READS:
-        for racy in (False, True):
-            log = SyntheticLog(reads, racy=racy).log
+    for name, discipline, worker in (
+        ("right", RIGHT, RIGHT_WORKER),
+        ("optimistic", OPTIMISTIC, RIGHT_WORKER),
+        ("one staging buffer", RIGHT, ONE_STAGING_BUFFER),
+    ):
+        logs = [log for seed in range(SEEDS) if (log := lowered(seed, discipline, worker)) is not None]
+        for many in (False, True):
+            some = [log for log in logs if (reads_a_step(log) >= MANY_READS) is many]
             for contract in CONTRACTS[:2]:
-                measure(f"{reads} reads, {'racy' if racy else 'clean'}", log, contract)
+                judge(f"{name}, {'many' if many else 'few'} reads, {len(some)} logs", some, contract)
+    for seed in range(WALKED):
+        walk(seed)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,9 @@ from settled.reference.device.ops import (
     TransferWork,
     Wait,
 )
+from settled.reference.device.race import Race
 
+Pair = tuple[int, int, int]  # resource, first, second
 GROUPS = (FullAttentionSpec(block_size=4),)
 
 
@@ -41,6 +43,18 @@ def load(job: int, *blocks: int, stream: int = FIRST_TRANSFER, line: int = 0) ->
 
 def store(job: int, *blocks: int, stream: int = FIRST_TRANSFER, line: int = 0) -> Launch:
     return Launch(stream, LaunchKind.STORE, blocks, (), TransferWork(job, ()), line)
+
+
+def poison(*blocks: int) -> Launch:
+    return Launch(JANITOR, LaunchKind.POISON, (), blocks, BlocksWork(blocks))
+
+
+def fill(log: OpLog, staging: int = 0) -> Launch:
+    return Launch(HOST, LaunchKind.FILL, (), (log.staging(staging),), FillWork(staging, ()))
+
+
+def upload(log: OpLog, staging: int = 0) -> Launch:
+    return Launch(COMPUTE, LaunchKind.UPLOAD, (log.staging(staging),), (log.table,), FillWork(staging, ()))
 
 
 def log_of(*ops: Op, num_blocks: int = 8, num_staging: int = 2, num_streams: int = FIRST_TRANSFER + 2) -> OpLog:
@@ -110,3 +124,29 @@ def before(log: OpLog, *, frees: bool = False) -> dict[int, set[int]]:
         reached[index] = set().union(edges[index], *(reached[earlier] for earlier in edges[index]))
     nodes = {index for index, op in enumerate(log.ops) if isinstance(op, Launch) or (frees and isinstance(op, Free))}
     return {index: reached[index] & nodes for index in sorted(nodes)}
+
+
+def _touched(op: Op) -> tuple[set[int], set[int]]:
+    if isinstance(op, Free):
+        return set(), set(op.blocks)
+    assert isinstance(op, Launch)
+    return set(op.reads), set(op.writes)
+
+
+def by_brute_force(log: OpLog, contract: str) -> set[Pair]:
+    """Every two accesses that conflict and are not ordered; of those with one second access, the latest of each stream."""
+    earlier = before(log, frees=contract == "settled")
+    latest: dict[tuple[int, int, int], int] = {}
+    for second in earlier:
+        for first in earlier:
+            if first >= second or first in earlier[second]:
+                continue
+            (reads, writes), (more_reads, more_writes) = _touched(log.ops[first]), _touched(log.ops[second])
+            stream = getattr(log.ops[first], "stream", HOST)
+            for resource in (writes & (more_reads | more_writes)) | (reads & more_writes):
+                latest[resource, stream, second] = max(first, latest.get((resource, stream, second), -1))
+    return {(resource, first, second) for (resource, _, second), first in latest.items()}
+
+
+def pairs(found: list[Race]) -> set[Pair]:
+    return {(race.resource, race.first.at, race.second.at) for race in found}

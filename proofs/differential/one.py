@@ -33,7 +33,7 @@ ORDERS = (ENQUEUED, TRANSFERS_FIRST, COMPUTE_FIRST, RANDOM, DIRECTED, POISONED)
 """The last two only where there are races: each race turned round, at most DIRECTED_MAX of a log; freed blocks overwritten at once."""
 
 DIRECTED_MAX = 8
-STEPS = 40  # of a workload
+STEPS = 24  # of a workload
 
 
 @dataclass(slots=True)

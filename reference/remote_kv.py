@@ -155,8 +155,10 @@ class RemoteKV:
         request = transfer.request
         for free in self.scheduler.fence.transfer_over(transfer.job):
             self.kv_cache_manager.free_deferred(free.request_id, free.tables)
-        if request.pending_load != transfer.job:
-            return  # a store, or a load for which nobody waits any more
+        if request.pending_load != transfer.job:  # a store, or a load for which nobody waits any more
+            if transfer.step is not None and transfer.has_failed:
+                self._drop_stale_output(request)
+            return
         request.pending_load = None
         if transfer.has_failed:
             self.num_failed_loads += 1
@@ -191,6 +193,12 @@ class RemoteKV:
             self.kv_cache_manager.zero_from(request.request_id, num_valid_tokens)
         else:
             self.scheduler.preempt_after_failed_load(request)
+
+    def _drop_stale_output(self, request: Request) -> None:
+        """A load within a step has failed after a preemption: what is to be delivered was computed from it."""
+        if request.num_stale_output_tokens and not request.drop_stale_output and not request.is_finished:
+            request.drop_stale_output = True
+            self._set_computed(request, 0, "load_failed", stale=True)
 
     def _set_computed(self, request: Request, num_tokens: int, cause: ComputedCause, *, stale: bool = False) -> None:
         request.num_computed_tokens = num_tokens

@@ -27,6 +27,7 @@ COMMANDS = {
     "check": "Judge a recorded trace, event by event.",
     "fuzz": "Run the reference under random decisions: what is violated, shrunk and kept.",
     "hunt": "Run a real engine under random workloads: what is violated, shrunk and kept.",
+    "diff": "Run the reference on real KV buffers: races, garbled outputs, in which order.",
     "graph": "All states that a small engine reaches: where it is stuck, and who waits for whom.",
     "engines": "Install releases of real engines, and say which are here.",
     "doctor": "Say what is installed here, and what is missing.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,8 @@ from settled.model.properties import Contract, Property
 
 if TYPE_CHECKING:
     from settled.proofs.refutations import Refutation
+
+EXIT_BAD_INPUT = 2
 
 
 @click.command()
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     help="What makes a free safe; under the last two, no writer is out of order.",
 )
 @click.option("--replay", is_flag=True, help="Execute each counterexample on the reference engine, broken and right.")
+@click.option("--bytes", "on_bytes", is_flag=True, help="With --replay: on real KV buffers too, down to the first wrong token.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of pictures.")
 @click.option(
     "--traces",
@@ -36,24 +40,36 @@ if TYPE_CHECKING:
     help="Write each counterexample to DIR as a schema v1 trace; with --replay also what the right discipline does, as NAME.right.ndjson.",
 )
 def refute(
-    discipline: str | None, everything: bool, prop: str | None, contract: str, replay: bool, as_json: bool, folder: Path | None
+    discipline: str | None,
+    everything: bool,
+    prop: str | None,
+    contract: str,
+    replay: bool,
+    on_bytes: bool,
+    as_json: bool,
+    folder: Path | None,
 ) -> None:
     """Break DISCIPLINE (optimistic, ceil, stale-applied, ...): find its shortest counterexample, draw it, say why.
 
     Shortest: every smaller length is unsatisfiable, for every window, block size, table index and prompt, of one request with steps as
     vLLM makes them and hits on its own blocks only. A discipline that breaks no such property but keeps requests from finishing is run
-    instead. Exit code 0: every counterexample was found, at the length that is claimed, and
-    replays. 1: a replay disagrees. 3: no counterexample, another length, or no answer.
+    instead. Exit code 0: every counterexample was found, at the length that is claimed, and replays. 1: a replay, or the buffers, disagree.
+    3: no counterexample, another length, or no answer.
     """
     from settled.proofs.report import refuting
 
     if everything == (discipline is not None):
         raise click.UsageError("give a discipline, or --all")
+    if on_bytes and not replay:
+        raise click.UsageError("--bytes goes with --replay")
+    if on_bytes and find_spec("torch") is None:
+        click.echo("settled refute: the buffers need torch; pip install 'settled[device]'", err=True)
+        sys.exit(EXIT_BAD_INPUT)
     name = discipline.lower() if discipline is not None else None
     if name == STUCK and prop is None:
         sys.exit(refuting.run_stuck(name, as_json=as_json))
     wanted = _wanted(name, prop, Contract(contract))
-    sys.exit(refuting.run(wanted, replay=replay, as_json=as_json, folder=folder))
+    sys.exit(refuting.run(wanted, replay=replay, on_bytes=on_bytes, as_json=as_json, folder=folder))
 
 
 # It frees nothing that is needed: what it breaks is progress, which a run shows and no bounded search.

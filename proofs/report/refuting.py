@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -19,6 +19,7 @@ from settled.model.disciplines import DISCIPLINES, RIGHT
 from settled.model.events import Process, Release, Schedule
 from settled.model.explicit import SCOPE
 from settled.model.kinds import SlidingWindow
+from settled.model.properties import Property
 from settled.model.search.bounded import Shortest, UndecidedError
 from settled.model.trace_io import encode_event, write_trace
 from settled.proofs.progress import STEPS_MAX, two_requests
@@ -27,6 +28,11 @@ from settled.proofs.report.console import make_console
 from settled.proofs.report.picture import draw
 from settled.proofs.report.signs import signs_for
 from settled.proofs.runner import Exit
+
+if TYPE_CHECKING:
+    from settled.proofs.differential.shown import Shown
+
+ABOUT_BYTES = (Property.READ_RESIDENT, Property.WRITE_OWNED, Property.ROLLBACK_RESIDENT)
 
 
 @dataclass(frozen=True)
@@ -38,22 +44,37 @@ class Outcome:
     replayed: Replayed | None
     seconds: float
     problem: str = ""
+    on_bytes: OnBytes | None = None
 
     @property
     def exit(self) -> Exit:
         if self.problem:
             return Exit.UNKNOWN
-        return Exit.HOLDS if self.replayed is None or self.replayed.agrees(self.refutation) else Exit.VIOLATED
+        agrees = self.replayed is None or self.replayed.agrees(self.refutation)
+        return Exit.HOLDS if agrees and (self.on_bytes is None or self.on_bytes.agrees) else Exit.VIOLATED
 
 
-def run(refutations: Sequence[Refutation], *, replay: bool, as_json: bool, folder: Path | None) -> Exit:
-    """Searches, judges, replays and prints each refutation; returns the worst exit code."""
+@dataclass(frozen=True)
+class OnBytes:
+    """What real buffers make of the counterexample, and of the same decisions under the right discipline."""
+
+    broken: Shown | None
+    right: Shown | None
+
+    @property
+    def agrees(self) -> bool:
+        """A token comes out wrong, and with the right discipline none."""
+        return self.broken is not None and self.right is None
+
+
+def run(refutations: Sequence[Refutation], *, replay: bool, on_bytes: bool, as_json: bool, folder: Path | None) -> Exit:
+    """Searches, judges, replays and prints each refutation; returns the worst exit code. `on_bytes`: on real buffers too, with torch."""
     console = make_console()
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)  # fails before the search, not after it
     outcomes = []
     for refutation in refutations:
-        outcome = attempt(refutation, replay=replay)
+        outcome = attempt(refutation, replay=replay, on_bytes=on_bytes)
         outcomes.append(outcome)
         if folder is not None and outcome.counterexample is not None:
             _write(outcome.counterexample, outcome.replayed, folder)
@@ -88,8 +109,8 @@ def run_stuck(name: str, *, as_json: bool) -> Exit:
     return code
 
 
-def attempt(refutation: Refutation, *, replay: bool) -> Outcome:
-    """One refutation, from the search to the replay."""
+def attempt(refutation: Refutation, *, replay: bool, on_bytes: bool = False) -> Outcome:
+    """One refutation, from the search to the replay, and to the buffers if its property is about bytes."""
     began = time.perf_counter()
     try:
         counterexample = search(refutation)
@@ -97,7 +118,14 @@ def attempt(refutation: Refutation, *, replay: bool) -> Outcome:
         return Outcome(refutation, None, None, time.perf_counter() - began, str(error))
     problem = _problem(refutation, counterexample)
     replayed = run_on_reference(counterexample) if replay and counterexample and not problem else None
-    return Outcome(refutation, counterexample, replayed, time.perf_counter() - began, problem)
+    shown = _on_bytes(replayed) if on_bytes and replayed is not None and refutation.violates in ABOUT_BYTES else None
+    return Outcome(refutation, counterexample, replayed, time.perf_counter() - began, problem, shown)
+
+
+def _on_bytes(replayed: Replayed) -> OnBytes:
+    from settled.proofs.differential.shown import show
+
+    return OnBytes(show(replayed.events), show(replayed.right_events))
 
 
 def _problem(refutation: Refutation, counterexample: Counterexample | None) -> str:
@@ -140,6 +168,8 @@ def print_outcome(console: Console, outcome: Outcome) -> None:
     console.print(f"  {why(counterexample)}", markup=False)
     if outcome.replayed is not None:
         _print_replay(console, outcome.replayed, refutation)
+    if outcome.on_bytes is not None:
+        _print_bytes(console, outcome.on_bytes)
 
 
 def why(counterexample: Counterexample) -> str:
@@ -173,6 +203,12 @@ def _print_replay(console: Console, replayed: Replayed, refutation: Refutation) 
         f"  replay on the reference: {same}, {refutation.violates} violated {count} times; with the right discipline the same decisions "
         f"violate {'nothing' if right == 0 else f'[bold red]{right} times[/]'}"
     )
+
+
+def _print_bytes(console: Console, on_bytes: OnBytes) -> None:
+    wrong = "[bold red]nothing comes out wrong[/]" if on_bytes.broken is None else escape(str(on_bytes.broken))
+    right = "nothing is wrong" if on_bytes.right is None else f"[bold red]{escape(str(on_bytes.right))}[/]"
+    console.print(f"  on real buffers: {wrong}; with the right discipline {right}")
 
 
 def _print_summary(console: Console, outcomes: Sequence[Outcome], code: Exit) -> None:
@@ -223,4 +259,7 @@ def _as_dict(outcome: Outcome) -> dict[str, Any]:
         }
     if outcome.replayed is not None:
         plain["replay"] = {"same_events": outcome.replayed.same_events, "agrees": outcome.replayed.agrees(outcome.refutation)}
+    if outcome.on_bytes is not None:
+        broken, right = outcome.on_bytes.broken, outcome.on_bytes.right
+        plain["bytes"] = {"broken": None if broken is None else str(broken), "right": None if right is None else str(right)}
     return plain

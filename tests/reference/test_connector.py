@@ -12,7 +12,7 @@ from settled.model.monitor import Monitor
 from settled.model.properties import Contract, Property
 from settled.model.specs import FullAttentionSpec, SlidingWindowSpec
 from settled.reference import kv_cache_manager
-from settled.reference.config import EngineConfig
+from settled.reference.config import EngineConfig, StaleOutputMode
 from settled.reference.connector import LastTableConnector
 from settled.reference.engine import Engine
 from settled.reference.plan import PlanError, PlannedStep
@@ -345,6 +345,22 @@ def test_a_load_that_fails_within_a_step_takes_later_steps_with_it() -> None:
     step = run.engine.schedule()
     assert step is not None
     assert [(entry.start, entry.tokens, entry.resumed) for entry in step.entries] == [(4, 6, False)]
+    run.finish()
+
+
+def test_output_computed_from_a_failed_load_is_not_delivered_after_a_preemption() -> None:
+    run = Run(CONFIG)
+    run.add("r", 9, offer=(8, False))
+    run.engine.schedule()
+    run.engine.schedule()
+    run.engine.preempt("r", StaleOutputMode.DELIVER)
+    (load,) = run.connector.started
+    run.connector.failing = (Completion(load.job, failed=((load.where.ids[0][1],),)),)
+    run.engine.process()
+    assert run.causes()[-1] == ("load_failed", 0, True)
+    assert run.engine.inspect("r").num_tokens == 9
+    run.engine.process()
+    assert run.engine.inspect("r").num_tokens == 9
     run.finish()
 
 

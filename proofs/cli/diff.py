@@ -1,0 +1,46 @@
+"""`settled diff`: the reference against real KV buffers."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+
+import click
+
+EXIT_BAD_INPUT = 2
+WORKLOADS_DEFAULT = 100
+
+
+@click.command()
+@click.argument("rows", nargs=-1, metavar="[ROW]...")
+@click.option("--device", type=click.Choice(["cpu"]), default="cpu", show_default=True, help="Where the buffers are.")
+@click.option("--workloads", type=click.IntRange(min=1), default=WORKLOADS_DEFAULT, show_default=True, help="Of each row.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the first workload.")
+@click.option("--tags-only", is_flag=True, help="Compare what is read, and compute no attention output.")
+@click.option("--exhaustive", is_flag=True, help="Every order of small logs, against what the detector says of them.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a table.")
+def diff(rows: tuple[str, ...], device: str, workloads: int, seed: int, tags_only: bool, exhaustive: bool, as_json: bool) -> None:
+    """Run the reference on real KV buffers: each discipline's workloads as an op log, searched for races, replayed in several orders.
+
+    ROW is a row of the table, or a word of it: a discipline, a family of workloads, a way in which a worker orders the device. Right rows
+    must be clean in every order, outputs bit-identical to contiguous memory; broken ones must show their fault. Exit code 0: each row is
+    as it must be. 1: one is not. 2: bad input, or torch is missing. 3: too few workloads to show a fault that must show.
+
+    With --exhaustive nothing may be garbled in some orders only without a race (1), and every kind of race must garble something (3).
+    """
+    if not exhaustive and find_spec("torch") is None:
+        click.echo("settled diff: the buffers need torch; pip install 'settled[device]'", err=True)
+        sys.exit(EXIT_BAD_INPUT)
+    from settled.proofs.differential.rows import ROWS
+
+    wanted = [row for row in ROWS if not rows or any(row.name == each or each in row.name.split("/") for each in rows)]
+    for each in rows:
+        if not any(row.name == each or each in row.name.split("/") for row in ROWS):
+            raise click.UsageError(f"unknown row {each!r}; expected a row or a word of one: {', '.join(row.name for row in ROWS)}")
+    if exhaustive:
+        from settled.proofs.report import crossing
+
+        sys.exit(crossing.run(wanted, logs=workloads, seed=seed, as_json=as_json))
+    from settled.proofs.report import differing
+
+    sys.exit(differing.run(wanted, workloads=workloads, seed=seed, tags_only=tags_only, as_json=as_json))

@@ -1,0 +1,1 @@
+"""The reference against real KV buffers: workloads run, lowered, searched for races, and replayed in several orders."""

@@ -1,0 +1,119 @@
+"""One workload of a row: run by the reference, lowered, searched for races, replayed in several orders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from settled.model.events import Event
+from settled.model.properties import Contract
+from settled.proofs.differential.racing import found_races
+from settled.proofs.differential.rows import Row
+from settled.reference.device.compiled import CompiledLog
+from settled.reference.device.compiling import compile_log
+from settled.reference.device.lowering import lower
+from settled.reference.device.numbered import NumberedLog
+from settled.reference.device.ops import OpLog
+from settled.reference.device.orders import LaunchOrder
+from settled.reference.device.payload import Numbers
+from settled.reference.device.race import Race
+from settled.reference.device.replay import replay
+from settled.reference.device.results import Counts, Garbled, sentence
+from settled.reference.workload import run_workload
+
+ENQUEUED, TRANSFERS_FIRST, COMPUTE_FIRST, RANDOM, DIRECTED, POISONED = (
+    "as enqueued",
+    "transfers first",
+    "compute first",
+    "random",
+    "directed",
+    "poisoned",
+)
+ORDERS = (ENQUEUED, TRANSFERS_FIRST, COMPUTE_FIRST, RANDOM, DIRECTED, POISONED)
+"""The last two only where there are races: each race turned round, at most DIRECTED_MAX of a log; freed blocks overwritten at once."""
+
+DIRECTED_MAX = 8
+STEPS = 24  # of a workload
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a workload came to. `early_frees`, `races`: how many of either; `garbled`: in which orders something was read or stored wrong.
+
+    `null_rows`: rows that read through a null entry as enqueued; `wrong_rows`: those of the first order that garbles. `contradictions`:
+    what must not be, in words: something garbled in some orders only, without a race; outputs that differ where tags are right, or the
+    other way round.
+    """
+
+    seed: int
+    steps: int = 0
+    ops: int = 0
+    rows: int = 0
+    early_frees: int = 0
+    races: int = 0
+    garbled: tuple[str, ...] = ()
+    null_rows: int = 0
+    wrong_rows: int = 0
+    compared: int = 0  # outputs compared bit by bit, over all orders
+    contradictions: list[str] = field(default_factory=list)
+    first_race: str = ""
+    first_garbled: str = ""
+
+
+def run(row: Row, seed: int, *, numbers: Numbers | None = None, steps: int = STEPS) -> Outcome:
+    """`numbers`: attention outputs are computed and compared too; None: tags alone."""
+    events: list[Event] = []
+    run_workload(row.family.draw(seed), discipline=row.discipline, fence=row.family.fence, steps=steps, sink=events.append)
+    log = lower(events, worker=row.worker)
+    frees, reuses = found_races(log, row.contract)
+    outcome = Outcome(seed, ops=len(log.ops), early_frees=len(frees), races=len(reuses))
+    first = next(iter((*reuses, *frees)), None)
+    outcome.first_race = "" if first is None else first.sentence(log)
+    garbled: list[str] = []
+    compiled = compile_log(log)
+    numbered = None if numbers is None else NumberedLog(compiled, numbers)
+    for name, order in _orders(log, reuses, seed):
+        if _replayed(outcome, name, compiled, numbered, order) and name not in garbled:
+            garbled.append(name)
+    if frees and row.contract is Contract.SETTLED:
+        poisoned = compile_log(lower(events, worker=row.worker, poisons=True))
+        if _replayed(outcome, POISONED, poisoned, None, LaunchOrder(poisoned.log).transfers_first()):
+            garbled.append(POISONED)
+    outcome.garbled = tuple(garbled)
+    if garbled and not reuses and ENQUEUED not in garbled and garbled != [POISONED]:
+        outcome.contradictions.append(f"garbled {', '.join(garbled)}, and there is no race")
+    return outcome
+
+
+def _orders(log: OpLog, reuses: Iterable[Race], seed: int) -> Iterator[tuple[str, list[int]]]:
+    order = LaunchOrder(log)
+    yield ENQUEUED, order.enqueue()
+    yield TRANSFERS_FIRST, order.transfers_first()
+    yield COMPUTE_FIRST, order.compute_first()
+    yield RANDOM, order.random(seed)
+    pairs = list(dict.fromkeys([(race.first.at, race.second.at) for race in reuses]))
+    for first, second in pairs[:DIRECTED_MAX]:
+        yield DIRECTED, order.directed(first, second)
+
+
+def _replayed(outcome: Outcome, name: str, compiled: CompiledLog, numbered: NumberedLog | None, order: list[int]) -> bool:
+    """Whether anything is wrong in that order."""
+    result = replay(compiled, order, numbered, limit=1)
+    counts = result.counts
+    if name == ENQUEUED:
+        outcome.steps, outcome.rows, outcome.null_rows = counts.steps, counts.rows, counts.rows_reading_null
+    if numbered is not None:
+        outcome.compared += counts.rows
+        if counts.rows_garbled != counts.rows_differing:
+            outcome.contradictions.append(f"{name}: {counts.rows_garbled} rows read wrong tags, {counts.rows_differing} outputs differ")
+    if counts.is_clean:
+        return False
+    if not outcome.first_garbled:
+        outcome.wrong_rows = counts.rows_garbled
+        outcome.first_garbled = _sentence(name, compiled, result.garbled, counts)
+    return True
+
+
+def _sentence(name: str, compiled: CompiledLog, garbled: list[Garbled], counts: Counts) -> str:
+    first = sentence(garbled[0], compiled.describe) if garbled else "a store"
+    return f"{name}: {first} ({counts.rows_garbled} rows, {counts.stores_wrong} stores)"

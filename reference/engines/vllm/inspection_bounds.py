@@ -117,7 +117,10 @@ class Gate:
         """
         if self._view.kinds[group].startswith("mamba"):
             return ""
-        past_sequence = len(table) - -(-admission.tokens // self._view.managers[group].block_size)
-        if held(table) - admission.blocks[group] <= past_sequence:
+        view, missing = self._view, held(table) - admission.blocks[group]
+        size = view.managers[group].block_size
+        if missing <= len(table) - -(-admission.tokens // size):
             return ", lookahead"
-        return ", behind a hit" if admission.has_hit else ""
+        if admission.has_hit:
+            return ", behind a hit"
+        return ", lookahead" if missing <= -(-view.lookahead_of(group) // size) else ""  # past a chunk of it, under a cap

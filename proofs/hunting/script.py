@@ -117,6 +117,7 @@ def _features(setup: EngineSetup, operations: Sequence[Operation], key: Key, rel
             "freed_in_flight": freed,
             "loads_over": loads,
             "losses": freed or loads,
+            "states": key.property == "write_owned" and key.cause.startswith("shared") and key.kind == "mamba",
             "progress": _is_stuck(key),
             "caps": "above_cap" in key.cause,
             "gate": "gate_undercounts" in key.cause,

@@ -211,9 +211,12 @@ def _move(request: Request, group: int, from_index: int, to_index: int) -> int:
 
 
 def hold(live: Live, line: int, event: Hold) -> None:
-    """References of a holder that is no request."""
+    """References of a holder that is no request; to blocks in use or cached, or to fresh ones, which copies are made into."""
     live.check_blocks(event.blocks)
     live.findings.saw_blocks = True
+    for block in event.blocks:
+        if event.kind == "pin" and live.ledger.is_empty(block):
+            live.residency.reissued(block)
     live.ledger.hold(event.holder, event.kind, event.blocks, line)
     if event.kind == "copy":
         for block in event.blocks:

@@ -65,6 +65,10 @@ class Ledger:
             self._report("hit_uncached", what, line, request, group, index, block)
         self.add_reference(block)
 
+    def is_empty(self, block: int) -> bool:
+        """Whether a block is known to be free and to stand for nothing: whoever takes it, takes it as a fresh one."""
+        return self.knows_cache and not self.references[block] and block not in self.cached
+
     def users(self, block: int) -> int:
         """How many references use what is in the block; a pin only keeps it in memory."""
         return self.references[block] - self._pins[block] if self._pins else self.references[block]

@@ -139,6 +139,12 @@ class Residency:
             for watch in watches:
                 self.judge(watch, loss, line, taken_by)
         if loss is REALLOCATED:
+            self.reissued(block)
+
+    def reissued(self, block: int) -> None:
+        """A block was given out as a fresh one: who uses it from now on shares nothing with the steps that are watched on it."""
+        watches = self.watches.get(block)
+        if watches:
             self.watches[block] = [Watch(watch.entry, watch.group, watch.table_index, block, watch.note, True) for watch in watches]
 
     def judge(self, watch: Watch, loss: Loss, line: int, taken_by: str | None = None) -> None:

@@ -21,7 +21,6 @@ ADMISSION_PROGRESS = "admission_progress"
 INSPECTED = "inspected: "  # before the cause of what was found in the live objects
 QUIET_ROUNDS_MAX = 8  # rounds without any progress after which an engine is stuck
 _ROUNDS_MIN = 64
-_ROUNDS_A_TOKEN = 2
 _FRUITLESS_ROUNDS_MIN = 64
 _SCHEDULE, _PROCESS, _REPORT = Schedule(), Process(), Report()  # all drafts are accepted, all transfers end well
 
@@ -152,13 +151,15 @@ class _Served:
     def serve(self) -> None:
         """Fills the pipeline, processes and reports until nothing is left.
 
-        The oldest request moves in every round, so there is a bound, and one on rounds in which no request gets further than ever before.
+        The oldest request moves once its steps in flight are processed, a round each, so there is a bound, and one on rounds in which no
+        request gets further than ever before.
         """
         quiet = fruitless = 0
         self.watched.listeners.append(self.furthest)
         tokens = sum(each.prompt_tokens + each.max_tokens for each in self.workload.operations if isinstance(each, Add))
-        fruitless_max = _FRUITLESS_ROUNDS_MIN + tokens // self._tokens_a_round()
-        for _ in range(_ROUNDS_MIN + _ROUNDS_A_TOKEN * tokens):
+        wait = 1 + self.engine.max_in_flight_steps
+        fruitless_max = _FRUITLESS_ROUNDS_MIN + wait * tokens // self._tokens_a_round()
+        for _ in range(_ROUNDS_MIN + wait * tokens):
             if self.engine.is_idle:
                 self._look()
                 return

@@ -23,7 +23,7 @@ from settled.reference.engines.vllm.releases import Release
 from settled.reference.engines.vllm.steps import DraftsWithoutTokenError
 
 _READS = ("read_resident", "rollback_resident", "write_owned")
-_JUDGED = {"reads", "progress", "caps", "references", "counters", "computed"}  # features that come with a condition
+_JUDGED = {"reads", "progress", "caps", "gate", "references", "counters", "computed"}  # features that come with a condition
 # What the script's own comparison of references with holders sees; of another cause it says nothing.
 _OF_REFERENCES = ("inspected: references_", "inspected: held_block_free", "inspected: free_block_lost")
 _EXITS = "Exits 1 where the fault is there, 0 where it is not."
@@ -118,8 +118,10 @@ def _features(setup: EngineSetup, operations: Sequence[Operation], key: Key, rel
             "freed_in_flight": freed,
             "loads_over": loads,
             "losses": freed or loads,
+            "states": key.property == "write_owned" and key.cause.startswith("shared") and key.kind == "mamba",
             "progress": _is_stuck(key),
             "caps": "above_cap" in key.cause,
+            "gate": "gate_undercounts" in key.cause,
             "references": key.property == "single_owner" and key.cause.startswith(_OF_REFERENCES),
             "counters": key.property == "counters_symmetric" and key.cause == "inspected: in_flight",
             "computed": key.property == "counters_symmetric" and key.cause == "inspected: computed",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import pytest
@@ -213,6 +214,18 @@ def test_a_run_ends_once_it_takes_too_many_steps() -> None:
     factory = ReferenceFactory(RIGHT)
     assert run_workload(factory, ONE).steps > 2
     assert run_workload(factory, ONE, steps_max=1).steps == 2
+
+
+def test_a_token_may_take_a_round_for_each_step_in_flight() -> None:
+    """With several stages a request is not scheduled again before its last token is back."""
+    setup = replace(SETUP, max_model_len=128)
+    depth = ReferenceFactory(RIGHT).create(setup, None).max_in_flight_steps
+
+    def seldom(engine: Any) -> None:
+        schedule, calls = engine.schedule, count()
+        engine.schedule = lambda: next(calls) % (depth * (depth + 1)) > 0 or schedule()
+
+    assert not run_workload(ChangedFactory(seldom), Workload(setup, (Add("r0", 1, 100),))).found
 
 
 def test_requests_that_get_nowhere_are_told_soon() -> None:

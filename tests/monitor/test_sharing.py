@@ -184,3 +184,17 @@ def test_who_shares_a_block_that_was_given_out_afresh_shares_nothing_with_the_st
     trace.add("B").allocate(1, request="B").add("C").touch(1, request="C")
     assert trace.found("settled")["write_owned"] == {"reallocated[preempt]": 1}
     assert "write_owned" not in trace.found("stream_order")
+
+
+@pytest.mark.parametrize("is_cached", [False, True])
+def test_a_block_that_a_copy_is_made_into_is_a_fresh_one(kit: Any, is_cached: bool) -> None:
+    """Step 1 of A may still write block 2, which is free again. A copy into it comes later on the same stream, and whoever reads it then
+    reads that copy. If the block is cached, the pin keeps what it has, and step 1 writes that."""
+    trace = kit.Builder(kit.FULL, records=("content", "copies")).add().allocate(1, 2).schedule(1, kit.entry(0, 6, [1, 2]))
+    trace.finish(reason="abort").release({0: 1, 1: 2}, "abort")
+    entry = ev.Cache(entries=(ev.CacheEntry(block=2, request="B", start=0, end=4),))
+    pin = ev.Hold(holder="h", kind="pin", blocks=(2,))
+    for event in (entry, pin) if is_cached else (pin, entry):
+        trace.put(event)
+    trace.add("C", 8).touch(2, request="C", first=1)
+    assert trace.found(STREAM_ORDER) == ({"write_owned": {"shared[abort]": 1}} if is_cached else {})

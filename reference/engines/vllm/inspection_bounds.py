@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from settled.reference.engines.protocol import Anomaly
@@ -48,7 +48,8 @@ class Gate:
         self._view = view
         self._asked: list[int] | None = None  # blocks of each group counted for the request at the gate, while it is asked
         self._has_hit = False  # whether the request that is asked found tokens computed
-        self.counted: dict[str, Admission] = {}  # by request
+        self.counted: dict[str, Admission] = {}  # by request, until it grows past the tokens that were counted
+        self._admitted: set[str] = set()  # since the last look
         for group, manager in enumerate(view.managers):
             self._listen_to(group, manager)
         self._guard("allocate_slots")
@@ -83,6 +84,7 @@ class Gate:
                 if answer is not None and answer is not False and min(self._asked) >= 0:
                     tokens = min(request.num_tokens, owner.max_model_len)
                     self.counted[request.request_id] = Admission(tuple(self._asked), tokens, self._has_hit)
+                    self._admitted.add(request.request_id)
             finally:
                 self._asked = None
             return answer
@@ -90,23 +92,35 @@ class Gate:
         setattr(owner, name, ask)
 
     def inspect(self) -> Iterator[Anomaly]:
-        """Within the tokens that the gate counted for, a request holds no more blocks than it counted."""
+        """Within the tokens that the gate counted for, a request holds no more blocks than it counted, nor with the step that admits it.
+
+        What a request takes once it has grown past them is no matter of the gate, and it keeps that when its count goes back.
+        """
         view = self._view
-        for request_id in [known for known in self.counted if known not in view.requests]:
-            del self.counted[request_id]
-        for request_id, admission in self.counted.items():
-            if view.requests[request_id].num_computed_tokens > admission.tokens:
+        for request_id, admission in list(self.counted.items()):
+            request = view.requests.get(request_id)
+            if request is None or (request.num_computed_tokens > admission.tokens and request_id not in self._admitted):
+                del self.counted[request_id]
                 continue
             for group, manager in enumerate(view.managers):
-                count = held(manager.req_to_blocks.get(request_id, ()))
-                if count > admission.blocks[group]:
-                    cause = f"gate_undercounts[{view.kinds[group]}{self._why(admission, group, count)}]"
+                table = manager.req_to_blocks.get(request_id, ())
+                if held(table) > admission.blocks[group]:
+                    cause = f"gate_undercounts[{view.kinds[group]}{self._why(admission, group, table)}]"
                     what = f"request {request_id} was admitted with {admission.blocks[group]} blocks of group {group} ({view.kinds[group]})"
-                    yield Anomaly(ADMISSION_GATE, cause, f"{what} for its {admission.tokens} tokens, and holds {count}")
+                    yield Anomaly(ADMISSION_GATE, cause, f"{what} for its {admission.tokens} tokens, and holds {held(table)}")
+        self._admitted.clear()
 
-    def _why(self, admission: Admission, group: int, count: int) -> str:
-        """What the gate leaves out, if it is plain: the slots past a step's tokens, or a cap from which what a hit skips is subtracted."""
-        in_lookahead = -(-self._view.lookahead_of(group) // self._view.managers[group].block_size)
-        if count - admission.blocks[group] <= in_lookahead:
+    def _why(self, admission: Admission, group: int, table: Sequence[Any]) -> str:
+        """What the gate leaves out, if it is plain: slots for drafts past the sequence, or a cap from which what a hit skips is subtracted.
+
+        States have neither such slots nor a cap.
+        """
+        if self._view.kinds[group].startswith("mamba"):
+            return ""
+        view, missing = self._view, held(table) - admission.blocks[group]
+        size = view.managers[group].block_size
+        if missing <= len(table) - -(-admission.tokens // size):
             return ", lookahead"
-        return ", behind a hit" if admission.has_hit else ""
+        if admission.has_hit:
+            return ", behind a hit"
+        return ", lookahead" if missing <= -(-view.lookahead_of(group) // size) else ""  # past a chunk of it, under a cap

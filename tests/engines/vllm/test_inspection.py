@@ -8,6 +8,10 @@ from typing import Any
 import pytest
 from live import B, Live, mid_run, setup_of
 
+from settled.model.specs import FullAttentionSpec
+from settled.reference.engines.protocol import Offer
+from settled.reference.engines.setup import ConnectorSetup
+
 
 def test_nothing_is_wrong_in_mid_run_and_at_idle() -> None:
     live = mid_run(consumer=True)
@@ -296,6 +300,26 @@ def test_a_gate_that_counts_too_little() -> None:
     live.add("A", 70)
     assert live.schedule()
     assert live.causes() == {"gate_undercounts[full]", "gate_undercounts[sliding_window]"}
+
+
+def test_what_a_request_takes_after_it_has_grown_is_no_matter_of_the_gate() -> None:
+    live = Live(setup_of(FullAttentionSpec(block_size=B)))
+    live.add("A", 5 * B)
+    while len(live.table("A")) <= 5:
+        live.turn()
+        assert live.causes() == set()
+    live.request("A").num_computed_tokens = 4 * B  # as a failed load leaves it
+    assert not any(cause.startswith("gate") for cause in live.causes())
+
+
+def test_a_gate_that_leaves_out_what_the_first_step_has_for_drafts() -> None:
+    """The slots past the sequence, and in newer releases the padding of a request whose last token alone is left: no matter of a hit."""
+    live = Live(setup_of(FullAttentionSpec(block_size=B), connector=ConnectorSetup(), num_speculative_tokens=17))
+    if not hasattr(live.managers[0], "max_admission_blocks_per_request"):
+        return
+    live.add("A", 2 * B - 1, offer=Offer(2 * B - 2, is_async=False))
+    assert live.schedule()
+    assert live.causes() == {"gate_undercounts[full, lookahead]"}
 
 
 # ---- idle -------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from driving import at_least
 from recorded_runs import SHAPES, Run, create, operations, play_all
 
 from settled.model.events import Config, Copy, Drop, End, Event, Finish, Move, Process, Release, Schedule, State
@@ -24,13 +25,15 @@ AT_ONCE = {"finish", "abort", "preempt"}  # whole requests: vLLM frees them at o
 
 def _accepted(name: str) -> Run:
     factory = VllmFactory()
-    if name.startswith("copies") and not factory.release.version.startswith("0.33."):
-        pytest.skip(f"copies within a block were looked at in 0.33 alone, not in {factory.name}")
+    if name.startswith("copies") and not at_least("0.26.0"):
+        pytest.xfail(f"{factory.name} has no hits within a block")
     if name == "connector" and factory.release.version < "0.16":
         pytest.xfail(f"{factory.name} finishes a request again whose blocks are being stored, with the output of a later step")
     run = create(SHAPES[name])
     if run is None:
         pytest.xfail(f"{factory.name} does not accept {name}")
+    if name == "copies-connector" and not at_least("0.29.0"):
+        pytest.xfail("0.26 gives a step fewer tokens than drafts: a request that is padded and then split (upstream #54392)")
     return run
 
 
@@ -67,8 +70,11 @@ def test_verdicts_are_those_of_the_release(name: str) -> None:
     for seed in SEEDS:
         run = _accepted(name)
         play_all(run, SHAPES[name], seed, lambda: None)
-        bounded = [one for one in run.violations[Contract.STREAM_ORDER] if one.property is not Property.HELD_BOUNDED]
-        assert bounded == []
+        found = [one for one in run.violations[Contract.STREAM_ORDER] if one.property is not Property.HELD_BOUNDED]
+        if name == "copies" and not at_least("0.33.0"):  # finding prompt-state-cached-again
+            assert {(one.property, one.taken_by) for one in found} <= {(Property.WRITE_OWNED, f"holder {COPIES}")}
+            continue
+        assert found == []
         causes = {one.cause.partition("[")[2].rstrip("]") for one in run.violations[Contract.SETTLED] if one.property in BY_ROW}
         assert causes <= AT_ONCE
 

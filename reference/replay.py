@@ -246,7 +246,7 @@ class _Replay:
     def _computed(self, index: int, event: Computed) -> None:
         request = event.request
         if event.cause in _OWN_DOING:
-            if event.stale and event.computed == 0:
+            if event.stale and event.computed == 0 and self._is_preempted_next(index, request):
                 self.preempted_by_engine.add(request)
         elif event.cause != "external":
             self.hits[request] = event.computed
@@ -257,6 +257,11 @@ class _Replay:
                 self.hits[request], self.external[request] = local, event.computed - local
             else:
                 self.engine.scheduler.scripted.load(request, event.computed - local, hit=local, handles=handles)
+
+    def _is_preempted_next(self, index: int, request: str) -> bool:
+        """Not if it was preempted before: then only its stale output is dropped."""
+        following = self.script[index + 1 : index + 2]
+        return any(isinstance(event, Preempt) and event.request == request for event in following)
 
     def _handles_of_load(self, index: int, request: str) -> int | None:
         """Of the asynchronous load that a computed event announces; None if what it brings comes within the step that follows. A load

@@ -40,7 +40,7 @@ class Expected(StrEnum):
     CLEAN = "clean"  # no race, nothing garbled in any order, every output bit-identical to contiguous memory
     RACES = "races"  # accesses race; as enqueued nothing is garbled, in some other order something is
     FREES = "early frees"  # blocks are freed too early, and the device's own order makes that harmless for bytes
-    ALWAYS = "garbled in every order"  # what is read is gone, whatever the device does: no race is needed
+    ALWAYS = "every order"  # what is read is gone, whatever the device does: no race is needed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from settled.model.events import Event
+from settled.model.events import NULL_BLOCK, Event
 from settled.reference.device.compiled import CompiledLog
 from settled.reference.device.compiling import compile_log
 from settled.reference.device.lowering import lower
 from settled.reference.device.numbered import NumberedLog
-from settled.reference.device.ops import JANITOR, Launch, OpLog, StepWork
+from settled.reference.device.ops import JANITOR, BlocksWork, Launch, LaunchKind, OpLog, StepWork
 from settled.reference.device.orders import LaunchOrder
 from settled.reference.device.payload import Numbers
 from settled.reference.device.replay import replay
@@ -18,6 +18,7 @@ from settled.reference.device.results import Counts, Garbled, sentence
 from settled.reference.device.worker import RIGHT_WORKER, TOLD_OF_NULLS, Worker
 
 AS_ENQUEUED, OVERWRITTEN = "as enqueued", "what is freed is overwritten at once"
+NULL_OVERWRITTEN = "somebody else writes into the null block"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ def show(events: Sequence[Event]) -> Shown | None:
     """The first wrong token of a trace, by the simplest way in which there is one; None if there is none.
 
     The ways: as enqueued, with rows that only grow and with a worker that is told of nulls; then with freed blocks overwritten, as a load
-    may, before what still uses them.
+    may, before what still uses them; then with the null block, which is everybody's, overwritten before a step's reads.
     """
     for worker in (RIGHT_WORKER, TOLD_OF_NULLS):
         log = lower(events, worker=worker)
@@ -50,6 +51,10 @@ def show(events: Sequence[Event]) -> Shown | None:
     log = lower(events, poisons=True)
     for order in _poisoned_orders(log):
         shown = _shown(RIGHT_WORKER, OVERWRITTEN, log, order)
+        if shown is not None:
+            return shown
+    for log, order in _with_null_overwritten(lower(events)):
+        shown = _shown(RIGHT_WORKER, NULL_OVERWRITTEN, log, order)
         if shown is not None:
             return shown
     return None
@@ -64,6 +69,21 @@ def _poisoned_orders(log: OpLog) -> Iterator[list[int]]:
         for first in log.launches():
             if first < second and _stream(log, first) != JANITOR and not order.comes_before(first, second):
                 yield order.directed(first, second)
+
+
+def _with_null_overwritten(log: OpLog) -> Iterator[tuple[OpLog, list[int]]]:
+    """For each step: enqueued behind it, run before it reads."""
+    written = Launch(JANITOR, LaunchKind.POISON, (), (NULL_BLOCK,), BlocksWork((NULL_BLOCK,)))
+    for index in log.launches():
+        if _kind(log, index) is LaunchKind.STEP:
+            changed = replace(log, ops=[*log.ops[: index + 1], written, *log.ops[index + 1 :]])
+            yield changed, LaunchOrder(changed).directed(index, index + 1)
+
+
+def _kind(log: OpLog, index: int) -> LaunchKind:
+    op = log.ops[index]
+    assert isinstance(op, Launch)
+    return op.kind
 
 
 def _stream(log: OpLog, index: int) -> int:

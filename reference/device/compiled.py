@@ -1,12 +1,12 @@
 """A compiled op log: index tensors that every replay of it reuses, in whatever order.
 
-Where a step's tokens stand follows from the table that is on the device when it runs, which a wrong order may change: it is worked out once
-for each step and table. Tables are numbered: 0 is all null, the others are what the FILLs write, in the order of the log.
+Where a step's tokens stand follows from the table that is on the device when a launch runs, which a wrong order may change: it is worked
+out once for each launch and table. Tables are numbered: 0 is all null, the others are what the FILLs write, in the order of the log.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -20,15 +20,21 @@ from settled.reference.device.tags import describe
 
 
 @dataclass(slots=True)
-class StepSlots:
-    """Where a step's tokens stand under one table. `keep`, `keep_states`: which writes are the last to their slot; None: all.
+class WriteSlots:
+    """Where a step's new keys go under one table. `keep`: which writes are the last to their slot; None: all.
 
     A table entry that two parts write through, as the null entry can be, is written in the order of the parts.
     """
 
-    writes: Tensor
-    write_tags: Tensor
+    slots: Tensor
+    tags: Tensor
     keep: Tensor | None
+
+
+@dataclass(slots=True)
+class StepSlots:
+    """Where the keys and states that a step reads stand under one table, and where its states go. `keep_states`: as `keep` of a write."""
+
     reads: Tensor
     state_reads: Tensor
     state_writes: Tensor
@@ -45,6 +51,17 @@ class Span:
 
 
 @dataclass(slots=True)
+class Write:
+    """A WRITE. Cells and offsets: see `cells.py`."""
+
+    op: int
+    cells: Tensor = None
+    offsets: Tensor = None
+    tags: Tensor = None
+    by_table: dict[int, WriteSlots] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class Step:
     """A STEP. Cells and offsets: see `cells.py`. `state_parts`: which parts; a cell of -1 is the empty state.
 
@@ -57,9 +74,6 @@ class Step:
     rows: int
     spans: list[Span]
     state_parts: list[int]
-    write_cells: Tensor = None
-    write_offsets: Tensor = None
-    write_tags: Tensor = None
     read_cells: Tensor = None
     read_offsets: Tensor = None
     expected: Tensor = None
@@ -100,7 +114,7 @@ class Pages:
     sources: Tensor | None = None
 
 
-Compiled = Step | Move | Table | Pages
+Compiled = Write | Step | Move | Table | Pages
 
 
 @dataclass(slots=True)
@@ -115,6 +129,7 @@ class CompiledLog:
     tables: Tensor
     launches: list[Compiled | None]
     kinds: list[LaunchKind | None]
+    writes: list[Write]
     steps: list[Step]
     host_slots: int
     _states: dict[int, str] = field(default_factory=dict)
@@ -123,39 +138,51 @@ class CompiledLog:
     def num_slots(self) -> int:
         return self.log.num_blocks * self.page
 
-    def slots(self, step: Step, table: int) -> StepSlots:
-        """Where the step's tokens stand under the table of that number."""
+    def write_slots(self, write: Write, table: int) -> WriteSlots:
+        """Where the keys go under the table of that number."""
+        known = write.by_table.get(table)
+        if known is None:
+            self.place_writes([(write, table)])
+            known = write.by_table[table]
+        return known
+
+    def step_slots(self, step: Step, table: int) -> StepSlots:
+        """Where what the step reads stands, and where its states go, under the table of that number."""
         known = step.by_table.get(table)
         if known is None:
-            self.place([(step, table)])
+            self.place_steps([(step, table)])
             known = step.by_table[table]
         return known
 
-    def place(self, pairs: Sequence[tuple[Step, int]]) -> None:
-        """Works out the slots of steps under tables, all of them in one go."""
+    def place_writes(self, pairs: Sequence[tuple[Write, int]]) -> None:
+        """Works out the slots of writes under tables, all of them in one go."""
+        if not pairs:
+            return
+        tables = self._offsets_of(table for _, table in pairs)
+        placed = self._slots(tables, [write.cells for write, _ in pairs], [write.offsets for write, _ in pairs])
+        for (write, table), slots in zip(pairs, placed, strict=True):
+            keep = last_of_each(slots)
+            write.by_table[table] = WriteSlots(slots, write.tags, None) if keep is None else WriteSlots(slots[keep], write.tags[keep], keep)
+
+    def place_steps(self, pairs: Sequence[tuple[Step, int]]) -> None:
+        """The same of steps."""
         if not pairs:
             return
         steps = [step for step, _ in pairs]
-        tables = torch.tensor([table for _, table in pairs], dtype=torch.int64) * self.tables[0].numel()
-        writes = self._slots(tables, [step.write_cells for step in steps], [step.write_offsets for step in steps])
+        tables = self._offsets_of(table for _, table in pairs)
         reads = self._slots(tables, [step.read_cells for step in steps], [step.read_offsets for step in steps])
         states = self._slots(tables, [step.state_cells for step in steps], None)
         outs = self._slots(tables, [step.out_cells for step in steps], None)
-        for (step, table), *slots in zip(pairs, writes, reads, states, outs, strict=True):
-            written, read, state_reads, state_writes = slots
-            keep, keep_states = last_of_each(written), last_of_each(state_writes)
-            step.by_table[table] = StepSlots(
-                written if keep is None else written[keep],
-                step.write_tags if keep is None else step.write_tags[keep],
-                keep,
-                read,
-                state_reads,
-                state_writes if keep_states is None else state_writes[keep_states],
-                keep_states,
-            )
+        for (step, table), read, state_reads, state_writes in zip(pairs, reads, states, outs, strict=True):
+            keep = last_of_each(state_writes)
+            step.by_table[table] = StepSlots(read, state_reads, state_writes if keep is None else state_writes[keep], keep)
+
+    def _offsets_of(self, tables: Iterable[int]) -> Tensor:
+        """Where each table begins among the entries of all."""
+        return torch.tensor(list(tables), dtype=torch.int64) * self.tables[0].numel()
 
     def _slots(self, tables: Tensor, cells: list[Tensor], offsets: list[Tensor] | None) -> Sequence[Tensor]:
-        """A tensor of slots a step. `tables`: where each step's begins among all entries. A cell of -1 is the empty state's."""
+        """A tensor of slots a launch. `tables`: where each step's begins among all entries. A cell of -1 is the empty state's."""
         sizes = [len(part) for part in cells]
         cell = torch.cat(cells)
         entries = self.tables.view(-1)[cell.clamp(min=0) + torch.repeat_interleave(tables, torch.tensor(sizes))]
@@ -176,7 +203,8 @@ class CompiledLog:
 def _state_names(log: OpLog) -> Iterator[tuple[int, str]]:
     """The tag of every state that the log's steps should read, with its request and length."""
     for op in log.ops:
-        if type(op) is Launch and isinstance(op.work, StepWork):
+        if type(op) is Launch and op.kind is LaunchKind.STEP:
+            assert isinstance(op.work, StepWork)
             for part in op.work.parts:
                 if isinstance(part, StatesPart):
                     sequence = (*part.before, *part.tags)

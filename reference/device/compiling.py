@@ -9,7 +9,7 @@ from torch import Tensor
 
 from settled.model.specs import KVCacheSpec, MambaSpec
 from settled.reference.device.cells import Runs
-from settled.reference.device.compiled import Compiled, CompiledLog, Move, Pages, Span, Step, Table
+from settled.reference.device.compiled import Compiled, CompiledLog, Move, Pages, Span, Step, Table, Write
 from settled.reference.device.ops import (
     BlocksWork,
     CopyWork,
@@ -44,16 +44,17 @@ class _Compiler:
         keys = [spec.block_size for spec in log.groups if not isinstance(spec, MambaSpec)]
         self.page = max(keys, default=1)
         self.readings = [_reading(spec) for spec in log.groups]
-        self.steps: list[Step] = []
-        self.seen: list[int] = []  # the table that each step finds in the order of the log
-        self.writes, self.reads = Runs(), Runs()
+        self.writes: list[tuple[Write, int]] = []  # with the table that each finds in the order of the log
+        self.steps: list[tuple[Step, int]] = []
+        self.written, self.reads = Runs(), Runs()
         self.write_tags: list[int] = []
+        self.write_sizes: list[int] = []  # a write's keys
         self.expected: list[int] = []
         self.states: list[tuple[int, int]] = []  # (row, index), index -1: the empty state
         self.before: list[tuple[int, ...]] = []
         self.outs: list[tuple[int, int, int, int]] = []  # (row, index, which state, tokens)
         self.out_tags: list[tuple[int, ...]] = []
-        self.sizes: list[tuple[int, int, int, int]] = []  # a step's writes, reads, states, states written
+        self.sizes: list[tuple[int, int, int]] = []  # a step's reads, states, states written
         self.fills: list[tuple[tuple[int, ...], ...]] = [()]
         self.host_slots = 0
 
@@ -66,8 +67,7 @@ class _Compiler:
                 continue
             work = op.work
             if isinstance(work, StepWork):
-                launches[index] = self._step(index, work)
-                self.seen.append(table)
+                launches[index] = self._write(index, work, table) if op.kind is LaunchKind.WRITE else self._step(index, work, table)
             elif isinstance(work, FillWork):
                 self._require(0 <= work.staging < log.num_staging, index, f"there is no staging buffer {work.staging}")
                 launches[index] = self._table(op.kind, work)
@@ -80,11 +80,14 @@ class _Compiler:
             else:
                 launches[index] = self._pages(index, work)
         kinds = [op.kind if type(op) is Launch else None for op in log.ops]
-        width = max([self.writes.width(), self.reads.width(), 1, *(len(row) for rows in self.fills for row in rows)])
+        width = max([self.written.width(), self.reads.width(), 1, *(len(row) for rows in self.fills for row in rows)])
         width = max([width, *(index + 1 for _, index in self.states), *(index + 1 for _, index, _, _ in self.outs)])
-        compiled = CompiledLog(log, self.page, width, self.readings, self._tables(width), launches, kinds, self.steps, self.host_slots)
-        self._fill_steps(width)
-        compiled.place(list(zip(self.steps, self.seen, strict=True)))
+        writes, steps = [write for write, _ in self.writes], [step for step, _ in self.steps]
+        compiled = CompiledLog(log, self.page, width, self.readings, self._tables(width), launches, kinds, writes, steps, self.host_slots)
+        self._fill_writes(writes, width)
+        self._fill_steps(steps, width)
+        compiled.place_writes(self.writes)
+        compiled.place_steps(self.steps)
         return compiled
 
     def _require(self, condition: bool, index: int, message: str) -> None:
@@ -132,8 +135,19 @@ class _Compiler:
             self.host_slots += len(places)
         return move
 
-    def _step(self, index: int, work: StepWork) -> Step:
-        before = (len(self.write_tags), len(self.expected), len(self.states), len(self.outs))
+    def _write(self, index: int, work: StepWork, table: int) -> Write:
+        before = len(self.write_tags)
+        for part in work.parts:
+            if isinstance(part, KeysPart) and part.tags:
+                self.written.add(part.row, self.log.groups[part.group].block_size, part.start, len(part.tags))
+                self.write_tags.extend(part.tags)
+        self.write_sizes.append(len(self.write_tags) - before)
+        write = Write(index)
+        self.writes.append((write, table))
+        return write
+
+    def _step(self, index: int, work: StepWork, table: int) -> Step:
+        before = (len(self.expected), len(self.states), len(self.outs))
         spans: list[Span] = []
         state_parts: list[int] = []
         rows = 0
@@ -144,10 +158,10 @@ class _Compiler:
             else:
                 self._states(index, part, len(state_parts))
                 state_parts.append(number)
-        after = (len(self.write_tags), len(self.expected), len(self.states), len(self.outs))
-        self.sizes.append((after[0] - before[0], after[1] - before[1], after[2] - before[2], after[3] - before[3]))
+        after = (len(self.expected), len(self.states), len(self.outs))
+        self.sizes.append((after[0] - before[0], after[1] - before[1], after[2] - before[2]))
         step = Step(index, work, rows, spans, state_parts)
-        self.steps.append(step)
+        self.steps.append((step, table))
         return step
 
     def _keys(self, index: int, number: int, part: KeysPart, spans: list[Span]) -> None:
@@ -159,9 +173,6 @@ class _Compiler:
             len(part.expected) == end - part.first, index, f"part {number} expects {len(part.expected)} keys from {part.first} to {end}"
         )
         self._require(part.tokens > 0, index, f"part {number} has no tokens")
-        if part.tags:
-            self.writes.add(part.row, block_size, part.start, len(part.tags))
-            self.write_tags.extend(part.tags)
         for first, stop in read_by_part(part, reading):
             self._require(first >= part.first, index, f"part {number} reads position {first}, before its first, {part.first}")
             self.reads.add(part.row, block_size, first, stop - first)
@@ -182,7 +193,7 @@ class _Compiler:
 
     def _tables(self, width: int) -> Tensor:
         """[tables, rows, width]: what a FILL does not give is null."""
-        rows_max = max([1, *(len(rows) for rows in self.fills), *(row + 1 for row in self.writes.rows + self.reads.rows)])
+        rows_max = max([1, *(len(rows) for rows in self.fills), *(row + 1 for row in self.written.rows + self.reads.rows)])
         rows_max = max([rows_max, *(row + 1 for row, _ in self.states)])
         flat: list[int] = []
         nothing = (0,) * width
@@ -196,25 +207,27 @@ class _Compiler:
             raise CompileError(f"a block table names a block outside of 0 to {self.log.num_blocks - 1}")
         return tables
 
-    def _fill_steps(self, width: int) -> None:
-        """Gives each step its share of the tensors over the whole log."""
-        writes, reads, states, outs = ([size[which] for size in self.sizes] for which in range(4))
+    def _fill_writes(self, writes: list[Write], width: int) -> None:
+        """Gives each write its share of the tensors over the whole log."""
+        columns = (*self.written.cells(width), torch.tensor(self.write_tags, dtype=torch.int64))
+        for write, *column in zip(writes, *(each.split(self.write_sizes) for each in columns), strict=True):
+            write.cells, write.offsets, write.tags = column
+
+    def _fill_steps(self, steps: list[Step], width: int) -> None:
+        """The same of steps."""
+        reads, states, outs = ([size[which] for size in self.sizes] for which in range(3))
         state_table = torch.tensor(self.states, dtype=torch.int64).reshape(-1, 2)
         state_cells = torch.where(state_table[:, 1] < 0, -1, state_table[:, 0] * width + state_table[:, 1])
         out_table = torch.tensor(self.outs, dtype=torch.int64).reshape(-1, 4)
         out_a, out_b = folds(self.out_tags)
         columns = zip(
-            *(column.split(writes) for column in (*self.writes.cells(width), torch.tensor(self.write_tags, dtype=torch.int64))),
             *(column.split(reads) for column in (*self.reads.cells(width), torch.tensor(self.expected, dtype=torch.int64))),
             *(column.split(states) for column in (state_cells, chains(self.before))),
             *(column.split(outs) for column in (out_table[:, 0] * width + out_table[:, 1], out_table[:, 2], out_table[:, 3], out_a, out_b)),
             strict=True,
         )
-        for step, column in zip(self.steps, columns, strict=True):
+        for step, column in zip(steps, columns, strict=True):
             (
-                step.write_cells,
-                step.write_offsets,
-                step.write_tags,
                 step.read_cells,
                 step.read_offsets,
                 step.expected,

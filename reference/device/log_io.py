@@ -108,7 +108,7 @@ def _op(raw: dict[str, Any]) -> Op:
 
 
 def _work(kind: LaunchKind, raw: dict[str, Any]) -> Work:
-    if kind is LaunchKind.STEP:
+    if kind in (LaunchKind.WRITE, LaunchKind.STEP):
         return StepWork(raw["step"], tuple([_plain(KeysPart if "first" in part else StatesPart, part) for part in raw["parts"]]))
     if kind in (LaunchKind.LOAD, LaunchKind.STORE):
         return TransferWork(raw["job"], tuple([_plain(Slots, slots) for slots in raw["slots"]]))

@@ -1,8 +1,9 @@
 """Schema-v1 events to an op log: what an engine did, reference or real, as launches with their synchronisation.
 
 The worker uploads each step's table rows through staging buffers, runs zeroings and copies before the step that they belong to, lets a step
-wait for the transfers within it, and a transfer for what its `after` names. The host knows that a step or a transfer is over when the
-trace says so. `OpLog.assumptions` tells what a trace left out.
+wait for the transfers within it, and a transfer for what its `after` names. A step's keys are written by a launch of their own, as vLLM's
+reshape_and_cache does, and read by the next. The host knows that a step or a transfer is over when the trace says so.
+`OpLog.assumptions` tells what a trace left out.
 """
 
 from __future__ import annotations
@@ -182,8 +183,10 @@ class _Lowering:
             for each in self.transferring.within(event.step):
                 queue.wait(COMPUTE, each)
         queue.launch(COMPUTE, LaunchKind.UPLOAD, (log.staging(staging),), (log.table,), fill, line)
-        reads, writes = (log.table, *sorted(parts.reads)), tuple(sorted(parts.writes))
-        queue.launch(COMPUTE, LaunchKind.STEP, reads, writes, StepWork(event.step, tuple(parts.parts)), line)
+        work = StepWork(event.step, tuple(parts.parts))
+        if parts.key_writes:
+            queue.launch(COMPUTE, LaunchKind.WRITE, (log.table,), tuple(sorted(parts.key_writes)), work, line)
+        queue.launch(COMPUTE, LaunchKind.STEP, (log.table, *sorted(parts.reads)), tuple(sorted(parts.state_writes)), work, line)
         self.last_step_event = self.step_events[event.step] = queue.record(COMPUTE)
 
     def _parts(self, line: int, event: Schedule) -> Parts:
@@ -201,7 +204,7 @@ class _Lowering:
                     written = table.sequence.write(entry.start, entry.tokens)
                     rows = table.as_held() if self.worker.told_of_nulls else table.rows
                     shares[place] = Share(scheduled, entry, table.sequence, rows, written)
-        parts = Parts([], set(), set())
+        parts = Parts()
         for _, share in sorted(shares.items()):
             for group, (spec, reading) in enumerate(zip(self.config.groups, self.readings, strict=True)):
                 if isinstance(spec, MambaSpec):

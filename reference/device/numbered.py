@@ -31,15 +31,13 @@ class StepNumbers:
     gather: Tensor
     is_read: Tensor
     outputs: Tensor
-    write_keys: Tensor
-    write_values: Tensor
     inputs: Tensor
     states: Tensor
 
 
 @dataclass(slots=True)
 class MoveNumbers:
-    """The bytes that a LOAD brings or a STORE should find."""
+    """The bytes that a WRITE or a LOAD puts into slots, or a STORE should find."""
 
     keys: Tensor
     values: Tensor
@@ -61,7 +59,7 @@ class NumberedLog:
         self.compiled = compiled
         self.numbers = numbers or Numbers()
         steps = compiled.steps
-        expected, written = [step.expected for step in steps], [step.write_tags for step in steps]
+        expected, written = [step.expected for step in steps], [write.tags for write in compiled.writes]
         rows = [self._rows(step) for step in steps]
         columns = zip(
             steps,
@@ -69,13 +67,13 @@ class NumberedLog:
             self._payloads([torch.tensor(row.tags, dtype=torch.int64) for row in rows], QUERY),
             self._payloads(expected, KEY),
             self._payloads(expected, VALUE),
-            self._payloads(written, KEY),
-            self._payloads(written, VALUE),
             self._states() if steps else (),
             strict=True,
         )
         self.steps = {step.op: self._step(*column) for step, *column in columns}
         self.moves = {move.op: self._move(move) for move in compiled.launches if isinstance(move, Move)}
+        for write, keys, values in zip(compiled.writes, self._payloads(written, KEY), self._payloads(written, VALUE), strict=True):
+            self.moves[write.op] = MoveNumbers(keys, values)
 
     def _payloads(self, tags: list[Tensor], vector: int) -> Iterable[Tensor]:
         """Of many launches in one go."""
@@ -92,21 +90,12 @@ class NumberedLog:
             keys[at] = values[at] = numbers_of(list(move.states.values()), self.numbers)
         return MoveNumbers(keys, values)
 
-    def _step(
-        self,
-        rows: _Rows,
-        queries: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        write_keys: Tensor,
-        write_values: Tensor,
-        states: tuple[Tensor, Tensor],
-    ) -> StepNumbers:
+    def _step(self, rows: _Rows, queries: Tensor, keys: Tensor, values: Tensor, states: tuple[Tensor, Tensor]) -> StepNumbers:
         longest = max(map(len, rows.reads), default=1)
         gather = torch.tensor([[*read, *read[:1] * (longest - len(read))] for read in rows.reads], dtype=torch.int64).reshape(-1, longest)
         is_read = torch.arange(longest) < torch.tensor([len(read) for read in rows.reads], dtype=torch.int64).unsqueeze(1)
         outputs = attend(queries, keys[gather], values[gather], is_read)
-        return StepNumbers(rows.rows, queries, gather, is_read, outputs, write_keys, write_values, *states)
+        return StepNumbers(rows.rows, queries, gather, is_read, outputs, *states)
 
     def _rows(self, step: Step) -> _Rows:
         rows = _Rows([], [], [])

@@ -30,7 +30,8 @@ class LaunchKind(StrEnum):
 
     FILL = "fill"  # the host writes a step's table rows into a staging buffer
     UPLOAD = "upload"  # a staging buffer is copied into the device's block table
-    STEP = "step"  # a forward pass: writes KV or states, then reads them
+    WRITE = "write"  # the first half of a forward pass: a step's keys into their slots, lookahead slots too
+    STEP = "step"  # the second half: a step's states, then attention over its keys
     ZERO = "zero"
     COPY = "copy"  # a block's contents into another, copy-on-write
     LOAD = "load"
@@ -96,7 +97,11 @@ class StatesPart:
 
 @_plain
 class StepWork:
-    """Of a STEP. All parts write before the first reads."""
+    """Of a WRITE and the STEP right behind it, two kernels of one forward pass; one object for both.
+
+    The WRITE does the keys of all parts; there is none where no part has keys. The STEP reads the states of all parts, then writes what
+    becomes of them, then reads the keys of all parts. What gets between the two may garble what a step reads of its own tokens.
+    """
 
     step: int
     parts: tuple[KeysPart | StatesPart, ...]

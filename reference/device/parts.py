@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from settled.model.events import ScheduledRequest
 from settled.model.specs import KVCacheSpec, MambaSpec
@@ -16,11 +16,12 @@ from settled.reference.device.state_use import StateUse, state_use
 
 @dataclass(slots=True)
 class Parts:
-    """Those of a step, and the blocks that it reads and writes."""
+    """Those of a step, and the blocks: `reads`, of keys and of states, and where either is written."""
 
-    parts: list[KeysPart | StatesPart]
-    reads: set[int]
-    writes: set[int]
+    parts: list[KeysPart | StatesPart] = field(default_factory=list)
+    reads: set[int] = field(default_factory=set)
+    key_writes: set[int] = field(default_factory=set)
+    state_writes: set[int] = field(default_factory=set)
 
     @property
     def rows(self) -> tuple[Row, ...]:
@@ -45,7 +46,7 @@ def add_keys(parts: Parts, group: int, spec: KVCacheSpec, reading: Reading, shar
     first, indices = _read(reading, spec.block_size, start, end, sequence.prompt_tokens)
     slots_end = max(end, min(end + num_lookahead, len(row) * spec.block_size))
     parts.reads.update([block_at(row, index) for index in indices])
-    parts.writes.update([block_at(row, index) for index in range(start // spec.block_size, -(-slots_end // spec.block_size))])
+    parts.key_writes.update([block_at(row, index) for index in range(start // spec.block_size, -(-slots_end // spec.block_size))])
     expected = sequence.tags[group][first:end]
     if entry.is_excused:
         expected = sequence.with_failures(group, first, expected)
@@ -87,7 +88,7 @@ def add_states(parts: Parts, group: int, spec: MambaSpec, share: Share) -> None:
     use = _as_recorded(state_use(spec, entry), group, share)
     if use.read is not None:
         parts.reads.add(block_at(row, use.read))
-    parts.writes.update([block_at(row, index) for index, _ in use.writes])
+    parts.state_writes.update([block_at(row, index) for index, _ in use.writes])
     before = sequence.tags[group][: entry.start]
     if entry.is_excused:
         before = sequence.state_with_failures(group, before)

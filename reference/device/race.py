@@ -47,7 +47,7 @@ class Place(NamedTuple):
         return resource in (self.op.writes if isinstance(self.op, Launch) else self.op.blocks)
 
     def requests(self, block: int) -> tuple[str, ...]:
-        """Of a step: whose tables hold the block. Otherwise, and for resources that are no blocks: none."""
+        """Of a step or its write: whose tables hold the block. Otherwise, and for resources that are no blocks: none."""
         if not isinstance(self.op, Launch) or not isinstance(self.op.work, StepWork):
             return ()
         return tuple(dict.fromkeys(part.request for part in self.op.work.parts if block in part.blocks))
@@ -59,7 +59,7 @@ class Place(NamedTuple):
             return "free"
         match self.op.work:
             case StepWork(step=step):
-                return f"step {step}"
+                return f"write of step {step}" if self.op.kind is LaunchKind.WRITE else f"step {step}"
             case TransferWork(job=job):
                 return f"{self.op.kind} {job}"
             case FillWork(staging=staging):

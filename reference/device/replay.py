@@ -1,6 +1,6 @@
 """Replay of an op log's launches on the CPU, in whatever order: real buffers, real kernels, and every read checked.
 
-Within a step the states are read first; then everything is written, keys before states; then the keys are read.
+A WRITE writes a step's keys. Its STEP reads the states, writes those that follow from them, then reads the keys.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from settled.reference.device.attention import advance, attend, rows_differing
-from settled.reference.device.compiled import CompiledLog, Move, Pages, Step, StepSlots, Table
+from settled.reference.device.compiled import CompiledLog, Move, Pages, Step, StepSlots, Table, Write
 from settled.reference.device.judge import Judge, states_differing
 from settled.reference.device.memory import Memory
 from settled.reference.device.numbered import NumberedLog, StepNumbers
@@ -43,6 +43,7 @@ class Replay:
         self._run_kind: dict[LaunchKind | None, Any] = {
             LaunchKind.FILL: self._fill,
             LaunchKind.UPLOAD: self._upload,
+            LaunchKind.WRITE: self._write,
             LaunchKind.STEP: self._step,
             LaunchKind.ZERO: self._zero,
             LaunchKind.COPY: self._copy,
@@ -88,29 +89,29 @@ class Replay:
         if differs or not torch.equal(memory.host_tags[span], store.tags):
             self.judge.store(store, memory.host_tags[span], differs)
 
+    def _write(self, write: Write) -> None:
+        placed = self.compiled.write_slots(write, self.memory.table)
+        if self.numbers is None:
+            self.memory.write(placed.slots, placed.tags, None, None)
+            return
+        brought = self.numbers.moves[write.op]
+        keys, values = brought.keys, brought.values
+        if placed.keep is not None:
+            keys, values = keys[placed.keep], values[placed.keep]
+        self.memory.write(placed.slots, placed.tags, keys, values)
+
     def _step(self, step: Step) -> None:
-        slots = self.compiled.slots(step, self.memory.table)
+        slots = self.compiled.step_slots(step, self.memory.table)
         counts = self.result.counts
         counts.steps += 1
         counts.rows += step.rows
         numbers = None if self.numbers is None else self.numbers.steps[step.op]
-        states = self._read_states(step, slots, numbers) if step.state_parts else None
-        self._write_keys(slots, numbers)
-        if states is not None:
-            self._write_states(step, slots, states)
+        if step.state_parts:
+            self._write_states(step, slots, self._read_states(step, slots, numbers))
         if step.spans:
             self._attend(step, slots, numbers)
 
     # ---- a step's parts ------------------------------------------------------------------------------------------------
-
-    def _write_keys(self, slots: StepSlots, numbers: StepNumbers | None) -> None:
-        if numbers is None:
-            self.memory.write(slots.writes, slots.write_tags, None, None)
-            return
-        keys, values = numbers.write_keys, numbers.write_values
-        if slots.keep is not None:
-            keys, values = keys[slots.keep], values[slots.keep]
-        self.memory.write(slots.writes, slots.write_tags, keys, values)
 
     def _read_states(self, step: Step, slots: StepSlots, numbers: StepNumbers | None) -> tuple[Tensor, Tensor]:
         """(tags of the states read, numbers of those and of all that follow from them)."""

@@ -30,6 +30,9 @@ from settled.reference.device.results import Garbled
 from settled.reference.device.states import EMPTY, chain, fold, stepped
 from settled.reference.device.tags import NEVER_WRITTEN, POISONED, ZEROED
 
+_Written = tuple[tuple[int, ...], tuple[int, ...]]
+"""Slots and what goes into them."""
+
 _TABLE = -1  # in the stack of what to undo: the block table; -2 and below are the staging buffers
 
 
@@ -65,9 +68,8 @@ class _Read:
 
 @dataclass(slots=True)
 class _Placed:
-    """A step under one table. `outs`: (slot, which state read, a, b). `written`: all slots that change."""
+    """A step under one table. `outs`: (slot, which state read, a, b). `written`: their slots."""
 
-    writes: tuple[tuple[int, int], ...]
     outs: tuple[tuple[int, int, int, int], ...]
     written: tuple[int, ...]
     keys: _Read
@@ -89,7 +91,8 @@ class SmallReplay:
         self.misreads = 0
         self._undo: list[tuple[Any, Any, bool]] = []
         self._tables: list[tuple[tuple[int, ...], ...]] = [()]
-        self._placed: dict[tuple[int, int], _Placed] = {}
+        self._written: dict[tuple[int, int], _Written] = {}  # by write and table
+        self._placed: dict[tuple[int, int], _Placed] = {}  # by step and table
         self._launches: list[tuple[Any, Any] | None] = [self._compiled(op) if type(op) is Launch else None for op in log.ops]
 
     # ---- one launch on, one back ---------------------------------------------------------------------------------------
@@ -135,7 +138,7 @@ class SmallReplay:
     def _compiled(self, op: Launch) -> tuple[Any, Any]:
         work, page = op.work, self.page
         if isinstance(work, StepWork):
-            return self._step, work
+            return self._write_keys if op.kind is LaunchKind.WRITE else self._step, work
         if isinstance(work, FillWork):
             if op.kind is LaunchKind.UPLOAD:
                 return self._upload, work.staging
@@ -169,7 +172,7 @@ class SmallReplay:
         self._undo.append((_TABLE, self.table, False))
         self.table = self.staging[buffer]
 
-    def _write(self, op: int, written: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    def _write(self, op: int, written: _Written) -> None:
         slots, new = written
         tags = self.tags
         self._undo.append((slots, [tags[slot] for slot in slots], False))
@@ -184,6 +187,12 @@ class SmallReplay:
         self._undo.append(((), (), False))
         return None if read.get(self.tags) == read.wanted else Misread(op, self.table, read.found(self.tags), ())
 
+    def _write_keys(self, op: int, work: StepWork) -> None:
+        written = self._written.get((op, self.table))
+        if written is None:
+            written = self._written[op, self.table] = self._place_keys(work, self._tables[self.table])
+        self._write(op, written)
+
     def _step(self, op: int, work: StepWork) -> Misread | None:
         placed = self._placed.get((op, self.table))
         if placed is None:
@@ -191,8 +200,6 @@ class SmallReplay:
         tags = self.tags
         self._undo.append((placed.written, [tags[slot] for slot in placed.written], False))
         states = placed.states.found(tags)
-        for slot, tag in placed.writes:
-            tags[slot] = tag
         for slot, which, a, b in placed.outs:
             tags[slot] = stepped(states[which], a, b)
         if placed.keys.get(tags) == placed.keys.wanted and states == placed.states.expected:
@@ -201,17 +208,22 @@ class SmallReplay:
 
     # ---- a step under a table ------------------------------------------------------------------------------------------
 
+    def _place_keys(self, work: StepWork, rows: tuple[tuple[int, ...], ...]) -> _Written:
+        written: dict[int, int] = {}
+        for part in work.parts:
+            if isinstance(part, KeysPart):
+                row = _row(rows, part.row)
+                written.update({self._slot(row, part.group, position): tag for position, tag in enumerate(part.tags, start=part.start)})
+        return tuple(written), tuple(written.values())
+
     def _place(self, work: StepWork, rows: tuple[tuple[int, ...], ...]) -> _Placed:
-        writes: dict[int, int] = {}
         outs: dict[int, tuple[int, int, int]] = {}
         keys: list[tuple[int, int]] = []
         states: list[tuple[int, int]] = []
         positions: list[tuple[int, int]] = []
         for number, part in enumerate(work.parts):
-            row = rows[part.row] if part.row < len(rows) else ()
+            row = _row(rows, part.row)
             if isinstance(part, KeysPart):
-                for position, tag in enumerate(part.tags, start=part.start):
-                    writes[self._slot(row, part.group, position)] = tag
                 for first, end in read_by_part(part, reading_of(self.log.groups[part.group])):
                     positions.extend((number, position) for position in range(first, end))
                     expected = part.expected[first - part.first : end - part.first]
@@ -220,11 +232,10 @@ class SmallReplay:
                 for index, tokens in part.writes:
                     outs[_entry(row, index) * self.page] = (len(states), *fold(part.tags[:tokens]))
                 states.append((self._state_slot(row, part), chain(part.before)))
-        written = (*writes, *outs)
         keys_read = _Read.of((slot for slot, _ in keys), (tag for _, tag in keys))
         states_read = _Read.of((slot for slot, _ in states), (tag for _, tag in states))
         made = tuple((slot, which, a, b) for slot, (which, a, b) in outs.items())
-        return _Placed(tuple(writes.items()), made, written, keys_read, states_read, positions)
+        return _Placed(made, tuple(outs), keys_read, states_read, positions)
 
     def _slot(self, row: tuple[int, ...], group: int, position: int) -> int:
         size = self.log.groups[group].block_size
@@ -281,6 +292,11 @@ class SmallReplay:
 
     def _reading(self, part: KeysPart) -> Reading:
         return reading_of(self.log.groups[part.group])
+
+
+def _row(rows: tuple[tuple[int, ...], ...], row: int) -> tuple[int, ...]:
+    """Of a table: nothing beyond its last."""
+    return rows[row] if row < len(rows) else ()
 
 
 def _entry(row: tuple[int, ...], index: int) -> int:

@@ -72,7 +72,7 @@ class Host:
     # ---- steps ---------------------------------------------------------------------------------------------------------
 
     def step(self, *shares: tuple[Request, int], is_delivered: bool = True, lookahead: int = 0) -> int:
-        """FILL, UPLOAD, STEP of the tokens given; blocks come from the pool as they are needed. Returns the STEP."""
+        """FILL, UPLOAD, WRITE, STEP of the tokens given; blocks come from the pool as they are needed. Returns the STEP."""
         rows: list[tuple[int, ...]] = []
         parts: list[KeysPart | StatesPart] = []
         for request, tokens in shares:
@@ -84,7 +84,10 @@ class Host:
         self.steps += 1
         self.launch(HOST, LaunchKind.FILL, FillWork(staging, tuple(rows)))
         self.launch(COMPUTE, LaunchKind.UPLOAD, FillWork(staging, tuple(rows)))
-        return self.launch(COMPUTE, LaunchKind.STEP, StepWork(self.steps - 1, tuple(parts)))
+        work = StepWork(self.steps - 1, tuple(parts))
+        if any(isinstance(part, KeysPart) for part in parts):
+            self.launch(COMPUTE, LaunchKind.WRITE, work)
+        return self.launch(COMPUTE, LaunchKind.STEP, work)
 
     def _keys(self, request: Request, group: int, tokens: int, row: int, is_delivered: bool, lookahead: int) -> KeysPart:
         spec, table, tags = self.groups[group], request.tables[group], request.tags[group]

@@ -182,7 +182,7 @@ def test_a_fault_is_told_with_its_race_and_its_token() -> None:
 
 
 def test_too_few_workloads_end_with_3() -> None:
-    result = diff("optimistic/loads", "--workloads", "1", "--tags-only")
+    result = diff("raw-finish/loads", "--workloads", "1", "--tags-only")
     assert result.exit_code == 3
     assert "not shown" in result.output
 

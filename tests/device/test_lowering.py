@@ -33,6 +33,7 @@ from settled.model.events import (
     Zero,
 )
 from settled.model.specs import CrossAttentionSpec, FullAttentionSpec, KVCacheSpec, MambaSpec, SlidingWindowSpec
+from settled.reference.device.detector import races
 from settled.reference.device.foresight import LoweringError
 from settled.reference.device.lowering import lower
 from settled.reference.device.ops import (
@@ -52,6 +53,8 @@ from settled.reference.device.ops import (
     TransferWork,
     Wait,
 )
+from settled.reference.device.orders import LaunchOrder
+from settled.reference.device.small_replay import SmallReplay
 from settled.reference.device.tags import FAILED, LOADED, LOOKAHEAD, Tag, unpack
 from settled.reference.device.worker import ONE_STAGING_BUFFER, TOLD_OF_NULLS, UNAWAITED_LOADS, UNORDERED_STORES, Worker
 
@@ -141,16 +144,54 @@ START: tuple[Event, ...] = (Add(request="a", prompt_tokens=6), allocate("a", 0, 
 def test_a_step_uploads_its_rows_then_writes_and_reads_through_them() -> None:
     log = lower((config(), *START))
     kinds = [(op.stream, op.kind) for op in log.ops if isinstance(op, Launch)]
-    assert kinds == [(HOST, LaunchKind.FILL), (COMPUTE, LaunchKind.UPLOAD), (COMPUTE, LaunchKind.STEP)]
-    fill, upload, step = [op for op in log.ops if isinstance(op, Launch)]
+    assert kinds == [(HOST, LaunchKind.FILL), *((COMPUTE, kind) for kind in (LaunchKind.UPLOAD, LaunchKind.WRITE, LaunchKind.STEP))]
+    fill, upload, write, step = [op for op in log.ops if isinstance(op, Launch)]
     assert fill.writes == upload.reads == (log.staging(0),)
     assert upload.writes == (log.table,)
-    assert step.reads == (log.table, 1, 2)
-    assert step.writes == (1, 2)
+    assert (write.reads, write.writes) == ((log.table,), (1, 2))
+    assert (step.reads, step.writes) == ((log.table, 1, 2), ())
+    assert write.work is step.work
     (part,) = keys(log)
     assert (part.start, part.tokens, part.blocks, part.first) == (0, 6, (1, 2), 0)
     assert is_prefix(part, 0)
     assert part.tags == part.expected
+
+
+def test_states_alone_have_no_write() -> None:
+    log = lower((config(MambaSpec(block_size=64, mode="none")), *START))
+    assert not launches(log, LaunchKind.WRITE)
+    assert [(op.reads, op.writes) for op in launches(log, LaunchKind.STEP)] == [((log.table,), (1,))]
+    entry = ScheduledRequest(request="a", start=0, tokens=6, drafts=0, new_blocks=((1, 2), (3,)), resumed=False)
+    beside_keys = (*START[:2], allocate("a", 0, 3, group=1), Schedule(step=1, requests=(entry,)))
+    both = lower((config(FULL, MambaSpec(block_size=64, mode="none")), *beside_keys))
+    assert [op.writes for op in launches(both, LaunchKind.WRITE)] == [(1, 2)]
+    assert [(op.reads, op.writes) for op in launches(both, LaunchKind.STEP)] == [((both.table, 1, 2), (3,))]
+
+
+def test_a_load_into_a_block_freed_under_a_step_races_with_its_write_and_its_reads() -> None:
+    """`optimistic/read_resident` at its shortest: a step writes and reads its tokens, and a block of them is given away meanwhile."""
+    freed = (
+        Add(request="a", prompt_tokens=6),
+        allocate("a", 0, 1, 2, 3),
+        schedule(1, ("a", 0, 6, 0, (1, 2, 3))),
+        release("a", 3, 1, indices=(2, 0)),
+        Add(request="b", prompt_tokens=9),
+        allocate("b", 0, 1, 3),
+        Computed(request="b", computed=8, cause="external", stale=False),
+        Load(job=0, request="b", blocks=((1, 3),), after=()),
+    )
+    log = lower((config(SlidingWindowSpec(block_size=4, window=4), lookahead=3), *freed))
+    found = races(log, "stream_order")
+    assert [(race.resource, race.first.name, race.second.name) for race in found] == [
+        (1, "step 1", "load 0"),
+        (3, "write of step 1", "load 0"),  # lookahead slots, which nobody reads
+    ]
+    assert "block 3: write of step 1 of a writes it on compute" in found[1].sentence(log)
+    order = LaunchOrder(log)
+    assert SmallReplay(log).run(order.enqueue()) == []
+    garbled = SmallReplay(log).run(order.directed(found[0].first.at, found[0].second.at))
+    assert [(row.query, row.position) for row in garbled] == [(0, 0), (1, 0), (2, 0), (3, 0), (4, 1), (5, 2)]
+    assert {unpack(row.found).request for row in garbled} == {1}
 
 
 def test_a_later_step_starts_lower_by_what_its_predecessors_reject() -> None:

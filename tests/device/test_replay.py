@@ -10,6 +10,7 @@ from settled.model.specs import FullAttentionSpec, MambaSpec, SlidingWindowSpec
 from settled.reference.device.compiling import CompileError, compile_log
 from settled.reference.device.numbered import NumberedLog
 from settled.reference.device.ops import HOST, FillWork, LaunchKind, OpLog, Slots, StepWork
+from settled.reference.device.orders import LaunchOrder
 from settled.reference.device.replay import Replay, replay
 from settled.reference.device.results import Result, sentence
 from settled.reference.device.states import chain, fold, stepped
@@ -66,6 +67,34 @@ def test_a_block_freed_too_early_garbles_only_when_the_load_runs_first() -> None
     assert "found: request 7, generation 0, group 0, position 1" in sentence(row)
 
 
+@pytest.mark.parametrize("fault", ["load", "poison"])
+def test_what_comes_between_the_write_and_the_step_garbles_the_steps_own_tokens(fault: str) -> None:
+    host = Host((WINDOW,))
+    request = host.add(7)
+    step = host.step((request, 7))
+    write = step - 1
+    block = host.free(request, 0, 0)  # as if no query had positions 0 and 1 to read any more
+    launch = host.poison(block) if fault == "poison" else host.load(Slots(block, 0, foreign(7, 2)))
+    order = LaunchOrder(host.log)
+    assert run(host.log).counts.is_clean, "as enqueued"
+    assert run(host.log, order.directed(write, launch)).counts.is_clean, "before the write, which writes it anew"
+    between = order.directed(step, launch)
+    assert between[between.index(launch) - 1] == write
+    found = foreign(7, 2) if fault == "load" else (POISONED, POISONED)
+    assert [(row.op, row.query, row.position, row.found) for row in run(host.log, between).garbled] == [
+        *((step, query, 0, found[0]) for query in range(4)),
+        (step, 4, 1, found[1]),
+    ]
+
+
+def test_a_step_without_its_write_finds_what_stood_there() -> None:
+    host = Host((WINDOW, STATE))
+    request = host.add(4)
+    step = host.step((request, 4))
+    without = [op for op in host.log.launches() if op != step - 1]
+    assert [(row.part, row.found) for row in run(host.log, without).garbled] == [(0, NEVER_WRITTEN)] * 4, "the state is the step's own"
+
+
 def test_poison_and_zeroes_and_a_copy_garble_like_a_load() -> None:
     for fault, found in (("poison", POISONED), ("zero", ZEROED), ("copy", NEVER_WRITTEN)):
         host = Host((WINDOW,))
@@ -119,7 +148,7 @@ def test_a_staging_buffer_overwritten_too_early_reads_anothers_rows() -> None:
     host.step((other, 5))
     order = host.log.launches()
     assert run(host.log).counts.is_clean
-    fill, upload = order[6], order[4]
+    fill, upload = order[8], order[5]
     assert host.log.ops[fill].kind is LaunchKind.FILL  # type: ignore[union-attr]
     result = run(host.log, early(order, fill, upload))
     rows = [row for row in result.garbled if row.op == step]
@@ -232,11 +261,11 @@ def test_lookahead_slots_are_written_and_nobody_reads_them() -> None:
 def test_memory_begins_unwritten_and_a_table_null() -> None:
     host = Host((FULL,))
     request = host.add(4)
-    step = host.step((request, 4))
-    result = run(host.log, [step])
-    assert result.counts.rows_garbled == 0, "four keys through one null entry: written there, found there"
-    upload = host.log.launches()[1]
-    assert run(host.log, [upload, step]).counts.is_clean, "an unfilled buffer is null too"
+    host.step((request, 4))
+    _, upload, write, step = host.log.launches()
+    assert [row.found for row in run(host.log, [upload, step]).garbled] == [ZEROED] * 4, "an unfilled buffer is null too"
+    assert run(host.log, [write, step]).counts.is_clean, "four keys through one null entry: written there, found there"
+    assert [row.found for row in run(host.log, [*host.log.launches()[:2], step]).garbled] == [NEVER_WRITTEN] * 4
 
 
 def test_what_is_no_launch_is_not_run() -> None:

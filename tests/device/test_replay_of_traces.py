@@ -62,6 +62,6 @@ def test_a_rollback_below_what_was_freed_garbles_as_enqueued() -> None:
     result = replay(compiled, None, NumberedLog(compiled))
     assert result.counts.rows_garbled_delivered == result.counts.rows_differing == 5
     assert sentence(result.garbled[0], compiled.describe) == (
-        "launch 14: position 0, read by query 14 of part 1, should hold request 0, generation 0, group 1, position 0; "
+        "launch 17: position 0, read by query 14 of part 1, should hold request 0, generation 0, group 1, position 0; "
         "found: request 1, generation 0, group 1, position 68"
     )

@@ -82,10 +82,10 @@ def _print_table(console: Console, totals: Sequence[Total]) -> None:
         table.add_row(total.row.name, *shown, total.row.expected.value, f"[{_STYLE[verdict]}]{_WORD[verdict]}[/]")
     console.print(table)
     console.print(
-        "\n  free early, race: workloads with a free of what a step or transfer still uses; with accesses that nothing orders\n"
+        "\n  early, race: workloads with a free of what a step or transfer still uses; with accesses that nothing orders\n"
         "  clean: no race, nothing wrong in any order; races: wrong in some order, not as enqueued; early frees: harmless for bytes\n"
         "  as enqueued ... random: in which orders of the device something is read or stored wrong; directed: each race turned round;\n"
-        "  poisoned: what is freed is overwritten at once. null read: through a null table entry, as enqueued",
+        "  poisoned: what is freed is overwritten at once. null: through a null table entry, as enqueued",
         markup=False,
     )
 

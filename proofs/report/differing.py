@@ -64,10 +64,10 @@ def _print_table(console: Console, totals: Sequence[Total]) -> None:
     """Counts are of workloads."""
     table = Table(
         Column("discipline, worker, workloads", no_wrap=True),
-        "free early",
+        "early",
         "race",
         *ORDERS,
-        "null read",
+        "null",
         "must be",
         "is",
         box=None,

@@ -38,6 +38,7 @@ class Ledger:
     def __init__(self, num_blocks: int, findings: Findings, *, knows_cache: bool = False) -> None:
         self.references = [0] * num_blocks
         self.shared_blocks = 0  # those with more than one user
+        self.sharings = 0  # how often a block has got a second user
         self.cached: dict[int, list[CacheEntry]] = {}
         self.has_content = self.knows_cache = knows_cache
         self._pins: Counter[int] = Counter()  # the references that only keep a block in memory
@@ -69,10 +70,16 @@ class Ledger:
         """How many references use what is in the block; a pin only keeps it in memory."""
         return self.references[block] - self._pins[block] if self._pins else self.references[block]
 
+    def is_shared(self, block: int) -> bool:
+        """Whether more than one reference uses what is in the block."""
+        return self.users(block) > 1
+
     def add_reference(self, block: int) -> None:
         """One reference more, of a user."""
         self.references[block] += 1
-        self.shared_blocks += self.users(block) == 2
+        if self.users(block) == 2:
+            self.shared_blocks += 1
+            self.sharings += 1
 
     def replaced(self, request: Request, group: int, index: int, former: int, line: int) -> None:
         """A table entry that still held a block was overwritten: that reference can never come back."""

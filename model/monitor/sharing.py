@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from settled.model.events import NULL_BLOCK
 from settled.model.monitor.live import Live
-from settled.model.monitor.state import Entry, Watch
+from settled.model.monitor.state import FAR, Entry, Watch
 
 
 def scheduled(live: Live, entry: Entry, line: int) -> None:
@@ -15,8 +15,23 @@ def scheduled(live: Live, entry: Entry, line: int) -> None:
     for group, mask, _ in entry.request.modelled:
         for index in mask.written(entry, group, lookahead):
             block = entry.row_block(group, index)
-            if live.ledger.users(block) > 1:
+            if live.ledger.is_shared(block):
                 live.residency.shared(Watch(entry, group, index, block, None), line, "others")
+
+
+def look_done(live: Live, entry: Entry) -> None:
+    """Notes for which later steps `residency.scheduled` and `scheduled` would find nothing, as they stand: kinds that keep keys only.
+
+    A step that starts later reads no more of what the tables hold (`Table.clear_from`). It writes within the rows, from where it may start
+    on; a block there gets a second user in the ledger's sight only.
+    """
+    request, lowest, clear_to = entry.request, entry.start - entry.rejectable, FAR
+    for _, mask, table in request.modelled:
+        first = lowest // mask.block_size
+        if mask.keeps_states or table.clear_from > lowest or any(map(live.ledger.is_shared, table.row[first:])):
+            return
+        clear_to = min(clear_to, min(len(table.row), len(table.blocks)) * mask.block_size)
+    request.clear_from, request.clear_to, request.sharings = lowest, clear_to, live.ledger.sharings
 
 
 def joined(live: Live, block: int, line: int, taken_by: str) -> None:

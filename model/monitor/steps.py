@@ -31,7 +31,7 @@ def schedule(live: Live, line: int, event: Schedule) -> None:
             _refuse(live, scheduled, request)
         if start != request.computed:
             counts.before_schedule(request, start, line, event.step)
-        if request.bounded:
+        if start > request.kept_to and request.bounded:
             bounds.pruned(request, line)
         entry = _dispatch(live, record, request, scheduled)
         request.computed, request.in_flight, request.stale = masks.counters_after_schedule(
@@ -39,9 +39,11 @@ def schedule(live: Live, line: int, event: Schedule) -> None:
         )
         if scheduled.counters is not None:
             counts.compare(request, scheduled.counters, line, event.step)
-        residency.scheduled(entry, line)
-        if ledger.shared_blocks:
-            sharing.scheduled(live, entry, line)
+        if start - entry.rejectable < request.clear_from or entry.end > request.clear_to or request.sharings != ledger.sharings:
+            residency.scheduled(entry, line)
+            if ledger.shared_blocks:
+                sharing.scheduled(live, entry, line)
+            sharing.look_done(live, entry)
 
 
 def _check_step(live: Live, event: Schedule) -> None:
@@ -90,11 +92,13 @@ def _dispatch(live: Live, record: StepRecord, request: Request, scheduled: Sched
         for table, blocks in zip(tables, new_blocks, strict=True):
             table.replace_row(blocks)
         request.rows_replaced()
+        request.changed()
     elif has_new:
         for table, blocks in zip(tables, new_blocks, strict=True):
             if blocks:
                 table.extend_row(blocks)
         request.rows_grown()
+        request.changed()
     previous, rejectable = request.last, 0
     if previous is not None and previous.rejected is None:
         rejectable = previous.rejectable + previous.drafts

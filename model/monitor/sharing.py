@@ -11,11 +11,11 @@ from settled.model.monitor.state import FAR, Entry, Watch
 
 def scheduled(live: Live, entry: Entry, line: int) -> None:
     """A step starts: each block that it may write has one user, or a hash that stands for what is written."""
-    lookahead = live.config.num_lookahead_tokens
+    lookahead, shared = live.config.num_lookahead_tokens, live.ledger.shared
     for group, mask, _ in entry.request.modelled:
         for index in mask.written(entry, group, lookahead):
             block = entry.row_block(group, index)
-            if live.ledger.is_shared(block):
+            if block in shared:
                 live.residency.shared(Watch(entry, group, index, block, None), line, "others")
 
 
@@ -25,10 +25,10 @@ def look_done(live: Live, entry: Entry) -> None:
     A step that starts later reads no more of what the tables hold (`Table.clear_from`). It writes within the rows, from where it may start
     on; a block there gets a second user in the ledger's sight only.
     """
-    request, lowest, clear_to = entry.request, entry.start - entry.rejectable, FAR
+    request, lowest, clear_to, shared = entry.request, entry.start - entry.rejectable, FAR, live.ledger.shared
     for _, mask, table in request.modelled:
         first = lowest // mask.block_size
-        if mask.keeps_states or table.clear_from > lowest or any(map(live.ledger.is_shared, table.row[first:])):
+        if mask.keeps_states or table.clear_from > lowest or not shared.isdisjoint(table.row[first:]):
             return
         clear_to = min(clear_to, min(len(table.row), len(table.blocks)) * mask.block_size)
     request.clear_from, request.clear_to, request.sharings = lowest, clear_to, live.ledger.sharings

@@ -34,14 +34,13 @@ def schedule(live: Live, line: int, event: Schedule) -> None:
         if start > request.kept_to and request.bounded:
             bounds.pruned(request, line)
         entry = _dispatch(live, record, request, scheduled)
-        request.computed, request.in_flight, request.stale = masks.counters_after_schedule(
-            request.computed, request.in_flight, request.stale, tokens
-        )
-        if scheduled.counters is not None:
+        after = masks.counters_after_schedule(request.computed, request.in_flight, request.stale, tokens)
+        request.computed, request.in_flight, request.stale = after
+        if scheduled.counters != after or not counts.saw_counters:
             counts.compare(request, scheduled.counters, line, event.step)
         if start - entry.rejectable < request.clear_from or entry.end > request.clear_to or request.sharings != ledger.sharings:
             residency.scheduled(entry, line)
-            if ledger.shared_blocks:
+            if ledger.shared:
                 sharing.scheduled(live, entry, line)
             sharing.look_done(live, entry)
 
@@ -146,12 +145,11 @@ def process(live: Live, line: int, event: Process) -> None:
             live.residency.settle(entry)
         entry.previous = None
         request.unprocessed.popleft()
-        request.computed, request.in_flight, request.stale = masks.counters_after_process(
-            request.computed, request.in_flight, request.stale, entry.tokens, rejected
-        )
+        after = masks.counters_after_process(request.computed, request.in_flight, request.stale, entry.tokens, rejected)
+        request.computed, request.in_flight, request.stale = after
         if drafts:
             _take_back(live, line, entry, rejected)
-        if output.counters is not None:
+        if output.counters != after or not live.counts.saw_counters:
             live.counts.compare(request, output.counters, line, event.step)
         if request.finished:
             live.forget_if_gone(request)

@@ -188,6 +188,7 @@ class Request:
     clear_from: int = FAR  # a step that cannot start below this, and ends by `clear_to`, reads only what the tables hold; and
     clear_to: int = -1  # it writes no block that was shared when the ledger had counted `sharings`
     sharings: int = 0
+    is_unchanged: bool = False  # since its last step was looked at
 
     @property
     def is_gone(self) -> bool:
@@ -197,6 +198,7 @@ class Request:
     def changed(self) -> None:
         """Blocks came into a table or row, went or moved: the next step is looked at again."""
         self.kept_to = self.clear_to = -1
+        self.is_unchanged = False
 
     def end_tables(self) -> None:
         """The generation is over: its tables are given up, at once or by a deferred release."""

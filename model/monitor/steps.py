@@ -42,7 +42,9 @@ def schedule(live: Live, line: int, event: Schedule) -> None:
             residency.scheduled(entry, line)
             if ledger.shared:
                 sharing.scheduled(live, entry, line)
-            sharing.look_done(live, entry)
+            if request.is_unchanged:  # where something changes at each step, a note would never be used
+                sharing.look_done(live, entry)
+            request.is_unchanged = True
 
 
 def _check_step(live: Live, event: Schedule) -> None:

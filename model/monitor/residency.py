@@ -224,6 +224,8 @@ class Residency:
 
         If that very output ends the request there is no next step; the events after it tell.
         """
+        if request.clear_from <= request.computed <= request.clear_to:
+            return
         missing: list[tuple[int, int, Note | None]] = []
         for group, mask, table in request.modelled:
             if request.computed >= table.clear_from and len(table.blocks) * mask.block_size >= request.computed:

@@ -162,6 +162,9 @@ class Request:
 
     `masks` has one entry a group, None where nothing is known of what steps read there. `bounded`: of `modelled`, those groups with a
     recorded cap of which prunes take something. `last` is the newest step of the generation.
+
+    Most steps of a request are like the one before, so what a check has found is kept as a span of tokens for which it would find the
+    same: `kept_to` and `clear_from` to `clear_to`, until its tables or rows change (`changed`).
     """
 
     name: str
@@ -181,11 +184,21 @@ class Request:
     fenced: list[tuple[int, list[int]]] = field(default_factory=list)  # (group, table) of ended generations, oldest first
     rows: list[list[int]] = field(default_factory=list)  # the worker's, one a group; steps share this list until one is replaced
     lengths: list[int] = field(default_factory=list)  # of the rows; steps share this list until one grows
+    kept_to: int = -1  # a prune on this basis or a lower one takes nothing that is held
+    clear_from: int = FAR  # a step that cannot start below this, and ends by `clear_to`, reads only what the tables hold; and
+    clear_to: int = -1  # it writes no block that was shared when the ledger had counted `sharings`
+    sharings: int = 0
+    is_unchanged: bool = False  # since its last step was looked at
 
     @property
     def is_gone(self) -> bool:
         """Whether nothing of the request is left to watch."""
         return self.finished and not self.unprocessed and not self.fenced and not any(table.held for table in self.tables)
+
+    def changed(self) -> None:
+        """Blocks came into a table or row, went or moved: the next step is looked at again."""
+        self.kept_to = self.clear_to = -1
+        self.is_unchanged = False
 
     def end_tables(self) -> None:
         """The generation is over: its tables are given up, at once or by a deferred release."""

@@ -31,17 +31,20 @@ def schedule(live: Live, line: int, event: Schedule) -> None:
             _refuse(live, scheduled, request)
         if start != request.computed:
             counts.before_schedule(request, start, line, event.step)
-        if request.bounded:
+        if start > request.kept_to and request.bounded:
             bounds.pruned(request, line)
         entry = _dispatch(live, record, request, scheduled)
-        request.computed, request.in_flight, request.stale = masks.counters_after_schedule(
-            request.computed, request.in_flight, request.stale, tokens
-        )
-        if scheduled.counters is not None:
+        after = masks.counters_after_schedule(request.computed, request.in_flight, request.stale, tokens)
+        request.computed, request.in_flight, request.stale = after
+        if scheduled.counters != after or not counts.saw_counters:
             counts.compare(request, scheduled.counters, line, event.step)
-        residency.scheduled(entry, line)
-        if ledger.shared_blocks:
-            sharing.scheduled(live, entry, line)
+        if start - entry.rejectable < request.clear_from or entry.end > request.clear_to or request.sharings != ledger.sharings:
+            residency.scheduled(entry, line)
+            if ledger.shared:
+                sharing.scheduled(live, entry, line)
+            if request.is_unchanged:  # where something changes at each step, a note would never be used
+                sharing.look_done(live, entry)
+            request.is_unchanged = True
 
 
 def _check_step(live: Live, event: Schedule) -> None:
@@ -90,11 +93,13 @@ def _dispatch(live: Live, record: StepRecord, request: Request, scheduled: Sched
         for table, blocks in zip(tables, new_blocks, strict=True):
             table.replace_row(blocks)
         request.rows_replaced()
+        request.changed()
     elif has_new:
         for table, blocks in zip(tables, new_blocks, strict=True):
             if blocks:
                 table.extend_row(blocks)
         request.rows_grown()
+        request.changed()
     previous, rejectable = request.last, 0
     if previous is not None and previous.rejected is None:
         rejectable = previous.rejectable + previous.drafts
@@ -142,12 +147,11 @@ def process(live: Live, line: int, event: Process) -> None:
             live.residency.settle(entry)
         entry.previous = None
         request.unprocessed.popleft()
-        request.computed, request.in_flight, request.stale = masks.counters_after_process(
-            request.computed, request.in_flight, request.stale, entry.tokens, rejected
-        )
+        after = masks.counters_after_process(request.computed, request.in_flight, request.stale, entry.tokens, rejected)
+        request.computed, request.in_flight, request.stale = after
         if drafts:
             _take_back(live, line, entry, rejected)
-        if output.counters is not None:
+        if output.counters != after or not live.counts.saw_counters:
             live.counts.compare(request, output.counters, line, event.step)
         if request.finished:
             live.forget_if_gone(request)

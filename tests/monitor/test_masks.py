@@ -66,6 +66,10 @@ SPECS = [
     *(RSWASpec(block_size=block_size, window=window) for block_size, window in itertools.product((1, 2, 3, 4), (1, 2, 5))),
     *(CustomSpec(block_size=block_size, name="even") for block_size in (1, 3, 4)),
 ]
+STATES = [
+    MambaSpec(block_size=4, mode="none"),
+    *(MambaSpec(block_size=block_size, mode="align", num_speculative_blocks=drafts) for block_size in (1, 3) for drafts in (0, 2)),
+]
 
 
 def _mask(spec: KVCacheSpec) -> TokenMask:
@@ -143,6 +147,15 @@ def test_the_first_blocks_that_no_prune_takes(spec: KVCacheSpec) -> None:
         assert taken == list(range(mask.kept, 20))
     else:
         assert mask.kept == 0
+
+
+@pytest.mark.parametrize("spec", [*(spec for spec in SPECS if not isinstance(spec, CustomSpec)), *STATES], ids=str)
+def test_the_highest_basis_on_which_a_block_is_kept(spec: KVCacheSpec) -> None:
+    mask = mask_of(spec, PROMPT)
+    assert mask is not None
+    for index in range(mask.kept, 12):
+        skipped = [mask.is_skipped(index, basis) for basis in range(120)]
+        assert skipped == [basis > mask.kept_to(index) for basis in range(120)]
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=str)

@@ -80,9 +80,9 @@ def test_the_ledger_knows_whether_anything_is_shared() -> None:
     ledger = Ledger(4, Findings(Contract.SETTLED, Property))
     request = Request("A", [Table()], [None], [])
     ledger.allocate(request, 0, 0, 1, 1)
-    assert ledger.shared_blocks == 0
+    assert not ledger.shared
     ledger.touch(request, 0, 0, 1, 2)
-    assert ledger.shared_blocks == 1
+    assert len(ledger.shared) == 1
     assert not ledger.give_up(1)
-    assert ledger.shared_blocks == 0
+    assert not ledger.shared
     assert ledger.give_up(1)

@@ -30,7 +30,6 @@ def allocate(live: Live, line: int, event: Allocate) -> None:
     request = _placed(live, event)
     group, blocks, ledger = event.group, event.blocks, live.ledger
     table = request.begin_table(group) if request.tables[group].is_over else request.tables[group]
-    request.changed()
     if live.moves_group[group]:
         _infer_moves(request, group, event.first_index, event.first_index + len(blocks))
     table.has_fresh = True
@@ -83,7 +82,6 @@ def touch(live: Live, line: int, event: Touch) -> None:
     """Cached blocks enter a table; their bytes stay."""
     request = _placed(live, event)
     table, group = request.begin_table(event.group), event.group
-    request.changed()
     for index, block in enumerate(event.blocks, start=event.first_index):
         live.ledger.touch(request, group, index, block, line)
         sharing.joined(live, block, line, f"request {request.name}")
@@ -133,7 +131,6 @@ def _release_all(live: Live, line: int, request: Request, event: Release) -> lis
     """The blocks that are free now."""
     group, indices = event.group, event.indices
     table, is_deferred = request.tables[group], event.cause == "deferred"
-    request.changed()
     note = Note(request.name, line, event.cause, request.computed)
     held, notes, moved = table.blocks, table.notes, table.moved
     watches, references = live.residency.watches, live.ledger.references
@@ -202,7 +199,6 @@ def move(live: Live, line: int, event: Move) -> None:
 def _move(request: Request, group: int, from_index: int, to_index: int) -> int:
     """Moves a block; the former block of `to_index` comes back. Steps in flight see it where it was, and of a state kind the next one:
     it reads the state from there, and keeps its own where the block is now."""
-    request.changed()
     table = request.tables[group]
     block = table.blocks[from_index]
     former = table.put(to_index, block)

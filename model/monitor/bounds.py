@@ -10,7 +10,7 @@ from settled.model.events import NULL_BLOCK
 from settled.model.monitor import masks
 from settled.model.monitor.findings import Findings
 from settled.model.monitor.masks import Mask
-from settled.model.monitor.state import FAR, Request, Table
+from settled.model.monitor.state import Request, Table
 from settled.model.monitor.violation import Violation
 from settled.model.properties import Property
 
@@ -33,27 +33,19 @@ class Bounds:
     def pruned(self, request: Request, line: int, only: int | None = None) -> None:
         """The request has just pruned, perhaps one group only: nothing below its need is held."""
         basis = masks.processed_tokens(request.computed, request.in_flight)
-        if basis <= request.kept_to:
-            return
-        kept_to = FAR
         for group, mask, table in request.bounded:
-            if not table.held or only not in (None, group):
+            if basis <= table.kept_to or not table.held or only not in (None, group):
                 continue
-            if mask.prunes_in_order:
-                index = table.lowest_prunable()
-                end = FAR if index is None else mask.kept_to(index)
-            else:
-                index = _lowest_skipped(table, mask, basis)
-                end = basis if index is None else -1
-            if end < kept_to:
-                kept_to = end
-            if index is not None and end < basis:
+            index = table.lowest_prunable() if mask.prunes_in_order else _lowest_skipped(table, mask, basis)
+            if index is not None and mask.prunes_in_order:
+                table.kept_to = mask.kept_to(index)
+                if basis <= table.kept_to:
+                    continue
+            if index is not None:
                 block = table.blocks[index]
                 what = f"request {request.name} still holds block {block} at index {index} of group {group} after its prune"
                 why = f"{what}, though nothing from token {basis} on needs it"
                 self._report("below_need", why, line, request, group, index, block)
-        if only is None or len(request.bounded) == 1:
-            request.kept_to = kept_to
 
     def _report(self, cause: str, what: str, line: int, request: Request, group: int, index: int | None, block: int | None) -> None:
         self._findings.add(

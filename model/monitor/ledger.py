@@ -37,8 +37,7 @@ class Ledger:
 
     def __init__(self, num_blocks: int, findings: Findings, *, knows_cache: bool = False) -> None:
         self.references = [0] * num_blocks
-        self.shared: set[int] = set()  # blocks with more than one user
-        self.sharings = 0  # how often a block has got a second user
+        self.shared: set[int] = set()  # blocks that more than one reference uses
         self.cached: dict[int, list[CacheEntry]] = {}
         self.has_content = self.knows_cache = knows_cache
         self._pins: Counter[int] = Counter()  # the references that only keep a block in memory
@@ -75,7 +74,6 @@ class Ledger:
         self.references[block] += 1
         if self.users(block) == 2:
             self.shared.add(block)
-            self.sharings += 1
 
     def replaced(self, request: Request, group: int, index: int, former: int, line: int) -> None:
         """A table entry that still held a block was overwritten: that reference can never come back."""

@@ -71,8 +71,8 @@ class Mask(ABC):
         self._kept_to: dict[int, int] = {}  # by index
 
     def kept_to(self, index: int) -> int:
-        """The highest basis on which a prune leaves the block at an index, of a mask that prunes in order: it skips the more, the higher
-        the basis (`tests/monitor/test_masks.py` looks at each)."""
+        """The most computed tokens on which a prune leaves the block at an index, and so those after it, of a mask that prunes in order: it
+        takes the more, the more are computed (`tests/monitor/test_masks.py` looks at each kind)."""
         known = self._kept_to.get(index)
         if known is None:
             end = (index + 1) * self.block_size

@@ -6,32 +6,20 @@ from collections.abc import Iterator
 
 from settled.model.events import NULL_BLOCK
 from settled.model.monitor.live import Live
-from settled.model.monitor.state import FAR, Entry, Watch
+from settled.model.monitor.state import Entry, Watch
 
 
 def scheduled(live: Live, entry: Entry, line: int) -> None:
     """A step starts: each block that it may write has one user, or a hash that stands for what is written."""
     lookahead, shared = live.config.num_lookahead_tokens, live.ledger.shared
+    lowest, rows = entry.start - entry.rejectable, entry.rows
     for group, mask, _ in entry.request.modelled:
+        row = rows[group]
+        if not mask.keeps_states and shared.isdisjoint(row[lowest // mask.block_size :]):
+            continue  # keys are written from the start on, and what is shared lies before it, as nearly always
         for index in mask.written(entry, group, lookahead):
-            block = entry.row_block(group, index)
-            if block in shared:
-                live.residency.shared(Watch(entry, group, index, block, None), line, "others")
-
-
-def look_done(live: Live, entry: Entry) -> None:
-    """Notes for which later steps `residency.scheduled` and `scheduled` would find nothing, as they stand: kinds that keep keys only.
-
-    A step that starts later reads no more of what the tables hold (`Table.clear_from`). It writes within the rows, from where it may start
-    on; a block there gets a second user in the ledger's sight only.
-    """
-    request, lowest, clear_to, shared = entry.request, entry.start - entry.rejectable, FAR, live.ledger.shared
-    for _, mask, table in request.modelled:
-        first = lowest // mask.block_size
-        if mask.keeps_states or table.clear_from > lowest or not shared.isdisjoint(table.row[first:]):
-            return
-        clear_to = min(clear_to, min(len(table.row), len(table.blocks)) * mask.block_size)
-    request.clear_from, request.clear_to, request.sharings = lowest, clear_to, live.ledger.sharings
+            if row[index] in shared:
+                live.residency.shared(Watch(entry, group, index, row[index], None), line, "others")
 
 
 def joined(live: Live, block: int, line: int, taken_by: str) -> None:

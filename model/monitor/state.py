@@ -37,8 +37,8 @@ class Table:
 
     The row is replaced, never shortened, so a step keeps its view as (row, length). Below `doubt_from` and from `sound_from` on, every
     entry of the table holds a block, and the row agrees wherever it reaches: nothing there needs to be looked at twice. `moved` has the
-    former indices of blocks that moved, where steps may still see them. `lowest`: below it no
-    entry holds a block, but for the first `kept`, which no prune takes.
+    former indices of blocks that moved, where steps may still see them. `lowest`: below it no entry holds a block, but for the first
+    `kept`, which no prune takes. `kept_to`: a prune on so many computed tokens takes nothing that is held from `lowest` on.
     """
 
     kept: int = 0
@@ -50,6 +50,7 @@ class Table:
     clear_from: int = FAR  # a step that starts there or later reads nothing of what must be looked at
     held: int = 0
     lowest: int = 0
+    kept_to: int = -1
     has_fresh: bool = False  # fresh blocks entered it in this generation
     notes: dict[int, Note] = field(default_factory=dict)
     moved: dict[int, set[int]] = field(default_factory=dict)
@@ -63,7 +64,8 @@ class Table:
         if index < len(blocks):
             former, blocks[index] = blocks[index], block
             self.held += former == NULL_BLOCK
-            self.lowest = min(self.lowest, index)
+            if index < self.lowest:
+                self.lowest, self.kept_to = index, -1
             self._doubt(index, index + 1)
             return former
         if index > len(blocks):
@@ -86,14 +88,14 @@ class Table:
         self._doubt(low, high + 1)
         if self.held == 0:
             self.blocks.clear()
-            self.lowest, self.has_fresh = 0, False
+            self.lowest, self.kept_to, self.has_fresh = 0, -1, False
 
     def detach(self) -> list[int]:
         """Takes the blocks out, for a fence to keep; the table starts over."""
         fenced, self.blocks = self.blocks, []
         self._doubt(0, len(fenced))
-        self.held = self.lowest = 0
-        self.has_fresh = False
+        self.held = 0
+        self.lowest, self.kept_to, self.has_fresh = 0, -1, False
         self.notes.clear()
         return fenced
 
@@ -162,9 +164,6 @@ class Request:
 
     `masks` has one entry a group, None where nothing is known of what steps read there. `bounded`: of `modelled`, those groups with a
     recorded cap of which prunes take something. `last` is the newest step of the generation.
-
-    Most steps of a request are like the one before, so what a check has found is kept as a span of tokens for which it would find the
-    same: `kept_to` and `clear_from` to `clear_to`, until its tables or rows change (`changed`).
     """
 
     name: str
@@ -184,21 +183,11 @@ class Request:
     fenced: list[tuple[int, list[int]]] = field(default_factory=list)  # (group, table) of ended generations, oldest first
     rows: list[list[int]] = field(default_factory=list)  # the worker's, one a group; steps share this list until one is replaced
     lengths: list[int] = field(default_factory=list)  # of the rows; steps share this list until one grows
-    kept_to: int = -1  # a prune on this basis or a lower one takes nothing that is held
-    clear_from: int = FAR  # a step that cannot start below this, and ends by `clear_to`, reads only what the tables hold; and
-    clear_to: int = -1  # it writes no block that was shared when the ledger had counted `sharings`
-    sharings: int = 0
-    is_unchanged: bool = False  # since its last step was looked at
 
     @property
     def is_gone(self) -> bool:
         """Whether nothing of the request is left to watch."""
         return self.finished and not self.unprocessed and not self.fenced and not any(table.held for table in self.tables)
-
-    def changed(self) -> None:
-        """Blocks came into a table or row, went or moved: the next step is looked at again."""
-        self.kept_to = self.clear_to = -1
-        self.is_unchanged = False
 
     def end_tables(self) -> None:
         """The generation is over: its tables are given up, at once or by a deferred release."""

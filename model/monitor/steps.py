@@ -31,20 +31,16 @@ def schedule(live: Live, line: int, event: Schedule) -> None:
             _refuse(live, scheduled, request)
         if start != request.computed:
             counts.before_schedule(request, start, line, event.step)
-        if start > request.kept_to and request.bounded:
+        if request.bounded:
             bounds.pruned(request, line)
         entry = _dispatch(live, record, request, scheduled)
         after = masks.counters_after_schedule(request.computed, request.in_flight, request.stale, tokens)
         request.computed, request.in_flight, request.stale = after
-        if scheduled.counters != after or not counts.saw_counters:
+        if scheduled.counters is not None and (scheduled.counters != after or not counts.saw_counters):
             counts.compare(request, scheduled.counters, line, event.step)
-        if start - entry.rejectable < request.clear_from or entry.end > request.clear_to or request.sharings != ledger.sharings:
-            residency.scheduled(entry, line)
-            if ledger.shared:
-                sharing.scheduled(live, entry, line)
-            if request.is_unchanged:  # where something changes at each step, a note would never be used
-                sharing.look_done(live, entry)
-            request.is_unchanged = True
+        residency.scheduled(entry, line)
+        if ledger.shared:
+            sharing.scheduled(live, entry, line)
 
 
 def _check_step(live: Live, event: Schedule) -> None:
@@ -93,13 +89,11 @@ def _dispatch(live: Live, record: StepRecord, request: Request, scheduled: Sched
         for table, blocks in zip(tables, new_blocks, strict=True):
             table.replace_row(blocks)
         request.rows_replaced()
-        request.changed()
     elif has_new:
         for table, blocks in zip(tables, new_blocks, strict=True):
             if blocks:
                 table.extend_row(blocks)
         request.rows_grown()
-        request.changed()
     previous, rejectable = request.last, 0
     if previous is not None and previous.rejected is None:
         rejectable = previous.rejectable + previous.drafts
@@ -151,7 +145,7 @@ def process(live: Live, line: int, event: Process) -> None:
         request.computed, request.in_flight, request.stale = after
         if drafts:
             _take_back(live, line, entry, rejected)
-        if output.counters != after or not live.counts.saw_counters:
+        if output.counters is not None and (output.counters != after or not live.counts.saw_counters):
             live.counts.compare(request, output.counters, line, event.step)
         if request.finished:
             live.forget_if_gone(request)
@@ -187,13 +181,14 @@ def _in_order(record: StepRecord, event: Process) -> tuple[ProcessedRequest, ...
 
 def _take_back(live: Live, line: int, entry: Entry, rejected: int) -> None:
     """Later steps of the generation start lower, on the device; a stale output rolls nothing back on the host."""
-    for later in entry.request.unprocessed:
-        if later.generation == entry.generation:
-            later.rejectable -= entry.drafts
+    request, generation, drafts = entry.request, entry.generation, entry.drafts
+    for later in request.unprocessed:
+        if later.generation == generation:
+            later.rejectable -= drafts
             if rejected:
                 later.start = masks.start_after_rejection(later.start, rejected)
     if rejected and not entry.stale:
-        live.residency.rolled_back(entry.request, line, rejected)
+        live.residency.rolled_back(request, line, rejected)
 
 
 def end_generation(live: Live, request: Request, *, stale: bool) -> None:

@@ -156,6 +156,7 @@ def test_the_highest_basis_on_which_a_block_is_kept(spec: KVCacheSpec) -> None:
     for index in range(mask.kept, 12):
         skipped = [mask.is_skipped(index, basis) for basis in range(120)]
         assert skipped == [basis > mask.kept_to(index) for basis in range(120)]
+        assert mask.kept_to(index) <= mask.kept_to(index + 1)
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=str)
@@ -216,9 +217,10 @@ def test_a_kind_without_a_model_has_no_mask(spec: KVCacheSpec) -> None:
     ids=str,
 )
 def test_a_shape_that_is_claimed_wrongly_is_seen(monkeypatch: pytest.MonkeyPatch, wrong: Shape, spec: KVCacheSpec) -> None:
-    for cached in (groups._built_in, groups._formulas_with_prompt):
+    caches = (groups._built_in, groups._formulas_with_prompt, groups._mask_with_prompt)
+    for cached in caches:
         cached.cache_clear()
-        monkeypatch.setattr(groups, "shape_of", lambda kind: wrong)
+    monkeypatch.setattr(groups, "shape_of", lambda kind: wrong)
     assert _differences(spec) != []
-    groups._built_in.cache_clear()
-    groups._formulas_with_prompt.cache_clear()
+    for cached in caches:
+        cached.cache_clear()

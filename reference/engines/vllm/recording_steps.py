@@ -199,6 +199,7 @@ def _rejected(request: Any, drafts: int, outcome: _Outcome) -> int:
     if not sampled:
         return 0
     rejected = max(0, drafts - (sampled - 1))
-    with_trimmed = rejected + sampled - len(tokens)
-    rolled_back = computed_before - request.num_computed_tokens
-    return with_trimmed if rolled_back == with_trimmed else rejected
+    trimmed = sampled - len(tokens)
+    if trimmed and computed_before - request.num_computed_tokens == rejected + trimmed:
+        return rejected + trimmed
+    return rejected

@@ -31,6 +31,12 @@ def event(cls: type[_Class]) -> type[_Class]:
     return dataclass(slots=True, kw_only=True, unsafe_hash=True)(cls)
 
 
+@dataclass_transform(frozen_default=True)
+def part_of_step(cls: type[_Class]) -> type[_Class]:
+    """The same for what is made once for each request of each step: by position, which takes half the time that keywords do."""
+    return dataclass(slots=True, unsafe_hash=True)(cls)
+
+
 @event
 class Event:
     """Anything that stands on one line of a trace."""
@@ -190,7 +196,7 @@ class Finish(Event):
 # ---- steps -----------------------------------------------------------------------------------------------------------
 
 
-@event
+@part_of_step
 class ScheduledRequest:
     """One request of a step.
 
@@ -226,7 +232,7 @@ class Schedule(Event):
     after: tuple[After, ...] | None = None
 
 
-@event
+@part_of_step
 class ProcessedRequest:
     """One request of a processed step: tokens sampled, tokens rolled back, and (computed, in flight, stale) after it."""
 

@@ -186,15 +186,15 @@ def _scheduled(entry: RequestStep) -> ScheduledRequest:
     # Only what is certain: a reader takes them for what the step does, whatever is rejected.
     is_known = indices is not None and indices.known
     return ScheduledRequest(
-        request=request.request_id,
-        start=entry.start,
-        tokens=entry.tokens,
-        drafts=entry.drafts,
-        new_blocks=entry.new_blocks,
-        resumed=entry.resumed,
-        counters=(request.num_computed_tokens, request.num_in_flight_tokens, request.num_stale_output_tokens),
-        reads=indices.reads if indices is not None and is_known else None,
-        writes=indices.writes if indices is not None and is_known else None,
+        request.request_id,
+        entry.start,
+        entry.tokens,
+        entry.drafts,
+        entry.new_blocks,
+        entry.resumed,
+        (request.num_computed_tokens, request.num_in_flight_tokens, request.num_stale_output_tokens),
+        indices.reads if indices is not None and is_known else None,
+        indices.writes if indices is not None and is_known else None,
     )
 
 

@@ -461,11 +461,11 @@ def _processed(entries: Iterable[RequestStep], settled: Iterable[Settlement]) ->
     return tuple(
         [
             ProcessedRequest(
-                request=entry.request.request_id,
-                sampled=settlement.sampled,
-                rejected=settlement.rejected,
+                entry.request.request_id,
+                settlement.sampled,
+                settlement.rejected,
                 # Nobody relies on the counters of a finished request any more (vLLM has forgotten it), so they are not told.
-                counters=None if entry.request.is_finished else entry.request.counters,
+                None if entry.request.is_finished else entry.request.counters,
             )
             for entry, settlement in zip(entries, settled, strict=True)
         ]

@@ -34,10 +34,14 @@ class Bounds:
         """The request has just pruned, perhaps one group only: nothing below its need is held."""
         basis = masks.processed_tokens(request.computed, request.in_flight)
         for group, mask, table in request.bounded:
-            if not table.held or only not in (None, group):
+            if basis <= table.kept_to or not table.held or only not in (None, group):
                 continue
             index = table.lowest_prunable() if mask.prunes_in_order else _lowest_skipped(table, mask, basis)
-            if index is not None and mask.is_skipped(index, basis):
+            if index is not None and mask.prunes_in_order:
+                table.kept_to = mask.kept_to(index)
+                if basis <= table.kept_to:
+                    continue
+            if index is not None:
                 block = table.blocks[index]
                 what = f"request {request.name} still holds block {block} at index {index} of group {group} after its prune"
                 why = f"{what}, though nothing from token {basis} on needs it"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 
 from settled.model.algebra import int_variable
 from settled.model.kinds import Kind, MambaNone, kind_of
@@ -11,6 +11,8 @@ from settled.model.monitor.keys import Formulas, Shape, TokenMask, shape_of
 from settled.model.monitor.masks import Mask
 from settled.model.monitor.slots import Aligned, AlignedWithDrafts, InPlace
 from settled.model.specs import CustomSpec, KVCacheSpec, MambaSpec, RSWASpec
+
+PROMPTS_MAX = 1024  # masks of prompts of different lengths that are kept
 
 
 class GroupMasks:
@@ -59,6 +61,7 @@ def _token_mask(kind: Kind, block_size: int) -> Mask:
     return TokenMask(shape, block_size, Formulas(kind, shape, block_size))
 
 
+@lru_cache(maxsize=PROMPTS_MAX)
 def _mask_with_prompt(spec: RSWASpec, prompt_tokens: int) -> Mask:
     shape, formulas = _formulas_with_prompt(spec)
     return TokenMask(shape, spec.block_size, formulas.bound(prompt_tokens))

@@ -49,7 +49,7 @@ class TokenMask(Mask):
     """
 
     def __init__(self, shape: Shape, block_size: int, formulas: Formulas) -> None:
-        self.block_size = block_size
+        super().__init__(block_size)
         self._asks_all, self._asks_both_ends, self._asks_last = [shape is each for each in (Shape.ANY, Shape.ENDS, Shape.SUFFIX)]
         self.prunes_in_order = shape is not Shape.ANY
         self._reads_token = formulas.reads_token

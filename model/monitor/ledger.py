@@ -37,7 +37,7 @@ class Ledger:
 
     def __init__(self, num_blocks: int, findings: Findings, *, knows_cache: bool = False) -> None:
         self.references = [0] * num_blocks
-        self.shared_blocks = 0  # those with more than one user
+        self.shared: set[int] = set()  # blocks that more than one reference uses
         self.cached: dict[int, list[CacheEntry]] = {}
         self.has_content = self.knows_cache = knows_cache
         self._pins: Counter[int] = Counter()  # the references that only keep a block in memory
@@ -76,7 +76,8 @@ class Ledger:
     def add_reference(self, block: int) -> None:
         """One reference more, of a user."""
         self.references[block] += 1
-        self.shared_blocks += self.users(block) == 2
+        if self.users(block) == 2:
+            self.shared.add(block)
 
     def replaced(self, request: Request, group: int, index: int, former: int, line: int) -> None:
         """A table entry that still held a block was overwritten: that reference can never come back."""
@@ -86,8 +87,8 @@ class Ledger:
     def give_up(self, block: int) -> bool:
         """One user's reference less; whether none is left."""
         left = self.references[block] = self.references[block] - 1
-        if left:
-            self.shared_blocks -= self.users(block) == 1
+        if left and self.users(block) == 1:
+            self.shared.discard(block)
         return left == 0
 
     def not_held(self, request: str, group: int, index: int, block: int, held: int, line: int) -> None:
@@ -168,7 +169,8 @@ class Ledger:
         self._holders.setdefault((holder, "pin"), Counter())[block] += 1
         _one_less(self._copies, block)
         self._pins[block] += 1
-        self.shared_blocks -= self.users(block) == 1
+        if self.users(block) == 1:
+            self.shared.discard(block)
 
     def _kind_held(self, holder: str, block: int) -> HolderKind | None:
         return next((kind for kind in _KINDS if block in self._holders.get((holder, kind), ())), None)

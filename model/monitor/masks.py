@@ -8,6 +8,7 @@ mask or counter formula stands here. All arguments are token positions or token 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from settled.model.counters import Counters
 from settled.model.disciplines import RIGHT
 from settled.model.interpret import compile_term, compile_terms
 from settled.model.lifetime import Step
+from settled.model.monitor.state import FAR
 
 if TYPE_CHECKING:
     from settled.model.monitor.state import Entry, Request
@@ -57,13 +59,28 @@ start_after_rejection = _value(
 class Mask(ABC):
     """What a group's kind says of whole blocks of one request. `lookahead` is in tokens; an index is one of a block table."""
 
-    block_size: int
     kept = 0  # so many blocks from the first on no prune ever takes
     keeps_states = False  # a block's bytes stand for one position, not for each of its own
     prunes = True  # whether a prune ever takes a block
     prunes_in_order = True  # what a prune takes starts at `kept`, and has no gap
     may_free_index: Callable[[int, int], bool]  # (index, basis): whether each token of the block may go at `basis` computed tokens
     is_skipped: Callable[[int, int], bool]  # (index, basis): whether a prune on `basis` frees the block, the kind's published claim
+
+    def __init__(self, block_size: int) -> None:
+        self.block_size = block_size
+        self._kept_to: dict[int, int] = {}  # by index
+
+    def kept_to(self, index: int) -> int:
+        """The most computed tokens on which a prune leaves the block at an index, and so those after it, of a mask that prunes in order: it
+        takes the more, the more are computed (`tests/monitor/test_masks.py` looks at each kind)."""
+        known = self._kept_to.get(index)
+        if known is None:
+            end = (index + 1) * self.block_size
+            while end < FAR and not self.is_skipped(index, end):
+                end *= 2
+            known = FAR if end >= FAR else bisect_left(range(end), True, key=lambda basis: self.is_skipped(index, basis)) - 1
+            self._kept_to[index] = known
+        return known
 
     @abstractmethod
     def needs(self, entry: Entry, group: int, index: int, lookahead: int, written: bool) -> bool | None:

@@ -216,7 +216,8 @@ class Residency:
 
     def scheduled(self, entry: Entry, line: int) -> None:
         """Every table entry that the step reads or writes must name a block of its request."""
-        lowest, end, lengths = entry.start - entry.rejectable, entry.start + entry.tokens, entry.lengths
+        start, lengths = entry.start, entry.lengths
+        lowest, end = start - entry.rejectable, start + entry.tokens
         for group, mask, table in entry.request.modelled:
             if lowest >= table.clear_from and lengths[group] * mask.block_size >= end:
                 continue
@@ -231,8 +232,9 @@ class Residency:
         If that very output ends the request there is no next step; the events after it tell.
         """
         missing: list[tuple[int, int, Note | None]] = []
+        computed = request.computed
         for group, mask, table in request.modelled:
-            if request.computed >= table.clear_from and len(table.blocks) * mask.block_size >= request.computed:
+            if computed >= table.clear_from and len(table.blocks) * mask.block_size >= computed:
                 continue
             missing += [(group, index, table.notes.get(index)) for index in mask.gone(request, group)]
         if missing:

@@ -11,12 +11,14 @@ from settled.model.monitor.state import Entry, Watch
 
 def scheduled(live: Live, entry: Entry, line: int) -> None:
     """A step starts: each block that it may write has one user, or a hash that stands for what is written."""
-    lookahead = live.config.num_lookahead_tokens
+    shared, lowest, rows = live.ledger.shared, entry.start - entry.rejectable, entry.rows
     for group, mask, _ in entry.request.modelled:
-        for index in mask.written(entry, group, lookahead):
-            block = entry.row_block(group, index)
-            if live.ledger.users(block) > 1:
-                live.residency.shared(Watch(entry, group, index, block, None), line, "others")
+        # Keys are written from the start on. What is shared lies before it, as nearly always; a state may be anywhere.
+        if mask.keeps_states or not shared.isdisjoint(rows[group][lowest // mask.block_size :]):
+            for index in mask.written(entry, group, live.config.num_lookahead_tokens):
+                block = rows[group][index]
+                if block in shared:
+                    live.residency.shared(Watch(entry, group, index, block, None), line, "others")
 
 
 def joined(live: Live, block: int, line: int, taken_by: str) -> None:

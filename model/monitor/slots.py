@@ -31,7 +31,7 @@ class StateMask(Mask):
     keeps_states = True
 
     def __init__(self, kind: Kind, block_size: int) -> None:
-        self.block_size = block_size
+        super().__init__(block_size)
         index, basis = int_variable("index"), int_variable("basis")
         first, last = index * block_size, index * block_size + (block_size - 1)
         # If the state after the block's last token may go, so may the earlier ones.

@@ -37,8 +37,8 @@ class Table:
 
     The row is replaced, never shortened, so a step keeps its view as (row, length). Below `doubt_from` and from `sound_from` on, every
     entry of the table holds a block, and the row agrees wherever it reaches: nothing there needs to be looked at twice. `moved` has the
-    former indices of blocks that moved, where steps may still see them. `lowest`: below it no
-    entry holds a block, but for the first `kept`, which no prune takes.
+    former indices of blocks that moved, where steps may still see them. `lowest`: below it no entry holds a block, but for the first
+    `kept`, which no prune takes. `kept_to`: a prune on so many computed tokens takes nothing that is held from `lowest` on.
     """
 
     kept: int = 0
@@ -50,6 +50,7 @@ class Table:
     clear_from: int = FAR  # a step that starts there or later reads nothing of what must be looked at
     held: int = 0
     lowest: int = 0
+    kept_to: int = -1
     has_fresh: bool = False  # fresh blocks entered it in this generation
     notes: dict[int, Note] = field(default_factory=dict)
     moved: dict[int, set[int]] = field(default_factory=dict)
@@ -63,7 +64,8 @@ class Table:
         if index < len(blocks):
             former, blocks[index] = blocks[index], block
             self.held += former == NULL_BLOCK
-            self.lowest = min(self.lowest, index)
+            if index < self.lowest:
+                self.lowest, self.kept_to = index, -1
             self._doubt(index, index + 1)
             return former
         if index > len(blocks):
@@ -86,14 +88,14 @@ class Table:
         self._doubt(low, high + 1)
         if self.held == 0:
             self.blocks.clear()
-            self.lowest, self.has_fresh = 0, False
+            self.lowest, self.kept_to, self.has_fresh = 0, -1, False
 
     def detach(self) -> list[int]:
         """Takes the blocks out, for a fence to keep; the table starts over."""
         fenced, self.blocks = self.blocks, []
         self._doubt(0, len(fenced))
-        self.held = self.lowest = 0
-        self.has_fresh = False
+        self.held = 0
+        self.lowest, self.kept_to, self.has_fresh = 0, -1, False
         self.notes.clear()
         return fenced
 

@@ -34,13 +34,12 @@ def schedule(live: Live, line: int, event: Schedule) -> None:
         if request.bounded:
             bounds.pruned(request, line)
         entry = _dispatch(live, record, request, scheduled)
-        request.computed, request.in_flight, request.stale = masks.counters_after_schedule(
-            request.computed, request.in_flight, request.stale, tokens
-        )
-        if scheduled.counters is not None:
+        after = masks.counters_after_schedule(request.computed, request.in_flight, request.stale, tokens)
+        request.computed, request.in_flight, request.stale = after
+        if scheduled.counters is not None and (scheduled.counters != after or not counts.saw_counters):
             counts.compare(request, scheduled.counters, line, event.step)
         residency.scheduled(entry, line)
-        if ledger.shared_blocks:
+        if ledger.shared:
             sharing.scheduled(live, entry, line)
 
 
@@ -142,12 +141,11 @@ def process(live: Live, line: int, event: Process) -> None:
             live.residency.settle(entry)
         entry.previous = None
         request.unprocessed.popleft()
-        request.computed, request.in_flight, request.stale = masks.counters_after_process(
-            request.computed, request.in_flight, request.stale, entry.tokens, rejected
-        )
+        after = masks.counters_after_process(request.computed, request.in_flight, request.stale, entry.tokens, rejected)
+        request.computed, request.in_flight, request.stale = after
         if drafts:
             _take_back(live, line, entry, rejected)
-        if output.counters is not None:
+        if output.counters is not None and (output.counters != after or not live.counts.saw_counters):
             live.counts.compare(request, output.counters, line, event.step)
         if request.finished:
             live.forget_if_gone(request)
@@ -183,13 +181,14 @@ def _in_order(record: StepRecord, event: Process) -> tuple[ProcessedRequest, ...
 
 def _take_back(live: Live, line: int, entry: Entry, rejected: int) -> None:
     """Later steps of the generation start lower, on the device; a stale output rolls nothing back on the host."""
-    for later in entry.request.unprocessed:
-        if later.generation == entry.generation:
-            later.rejectable -= entry.drafts
+    request, generation, drafts = entry.request, entry.generation, entry.drafts
+    for later in request.unprocessed:
+        if later.generation == generation:
+            later.rejectable -= drafts
             if rejected:
                 later.start = masks.start_after_rejection(later.start, rejected)
     if rejected and not entry.stale:
-        live.residency.rolled_back(entry.request, line, rejected)
+        live.residency.rolled_back(request, line, rejected)
 
 
 def end_generation(live: Live, request: Request, *, stale: bool) -> None:

@@ -66,6 +66,10 @@ SPECS = [
     *(RSWASpec(block_size=block_size, window=window) for block_size, window in itertools.product((1, 2, 3, 4), (1, 2, 5))),
     *(CustomSpec(block_size=block_size, name="even") for block_size in (1, 3, 4)),
 ]
+STATES = [
+    MambaSpec(block_size=4, mode="none"),
+    *(MambaSpec(block_size=block_size, mode="align", num_speculative_blocks=drafts) for block_size in (1, 3) for drafts in (0, 2)),
+]
 
 
 def _mask(spec: KVCacheSpec) -> TokenMask:
@@ -145,6 +149,16 @@ def test_the_first_blocks_that_no_prune_takes(spec: KVCacheSpec) -> None:
         assert mask.kept == 0
 
 
+@pytest.mark.parametrize("spec", [*(spec for spec in SPECS if not isinstance(spec, CustomSpec)), *STATES], ids=str)
+def test_the_highest_basis_on_which_a_block_is_kept(spec: KVCacheSpec) -> None:
+    mask = mask_of(spec, PROMPT)
+    assert mask is not None
+    for index in range(mask.kept, 12):
+        skipped = [mask.is_skipped(index, basis) for basis in range(120)]
+        assert skipped == [basis > mask.kept_to(index) for basis in range(120)]
+        assert mask.kept_to(index) <= mask.kept_to(index + 1)
+
+
 @pytest.mark.parametrize("spec", SPECS, ids=str)
 def test_an_interval_of_blocks_that_is_not_read_is_known_by_its_ends(spec: KVCacheSpec) -> None:
     mask = _mask(spec)
@@ -203,9 +217,10 @@ def test_a_kind_without_a_model_has_no_mask(spec: KVCacheSpec) -> None:
     ids=str,
 )
 def test_a_shape_that_is_claimed_wrongly_is_seen(monkeypatch: pytest.MonkeyPatch, wrong: Shape, spec: KVCacheSpec) -> None:
-    for cached in (groups._built_in, groups._formulas_with_prompt):
+    caches = (groups._built_in, groups._formulas_with_prompt, groups._mask_with_prompt)
+    for cached in caches:
         cached.cache_clear()
-        monkeypatch.setattr(groups, "shape_of", lambda kind: wrong)
+    monkeypatch.setattr(groups, "shape_of", lambda kind: wrong)
     assert _differences(spec) != []
-    groups._built_in.cache_clear()
-    groups._formulas_with_prompt.cache_clear()
+    for cached in caches:
+        cached.cache_clear()

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
+
 from settled.model.events import NULL_BLOCK
+from settled.model.monitor.bounds import Bounds
 from settled.model.monitor.findings import Findings
+from settled.model.monitor.groups import mask_of
 from settled.model.monitor.ledger import Ledger
 from settled.model.monitor.state import Request, Table
 from settled.model.properties import Contract, Property
+from settled.model.specs import SlidingWindowSpec
 
 
 def _table(*blocks: int) -> Table:
@@ -80,9 +87,42 @@ def test_the_ledger_knows_whether_anything_is_shared() -> None:
     ledger = Ledger(4, Findings(Contract.SETTLED, Property))
     request = Request("A", [Table()], [None], [])
     ledger.allocate(request, 0, 0, 1, 1)
-    assert ledger.shared_blocks == 0
+    assert not ledger.shared
     ledger.touch(request, 0, 0, 1, 2)
-    assert ledger.shared_blocks == 1
+    assert ledger.shared == {1}
     assert not ledger.give_up(1)
-    assert ledger.shared_blocks == 0
+    assert not ledger.shared
     assert ledger.give_up(1)
+
+
+def _start_over_with_no_block(table: Table) -> None:
+    table.take(4, None)
+    table.take(5, None)
+    table.put(0, 7)
+
+
+def _start_over_behind_a_fence(table: Table) -> None:
+    table.detach()
+    table.put(0, 7)
+
+
+def _fill_a_gap(table: Table) -> None:
+    table.put(0, 7)
+
+
+@pytest.mark.parametrize("change", [_fill_a_gap, _start_over_with_no_block, _start_over_behind_a_fence])
+def test_a_block_that_comes_in_below_those_kept_is_looked_at(change: Callable[[Table], None]) -> None:
+    mask = mask_of(SlidingWindowSpec(block_size=4, window=4))
+    assert mask is not None
+    table, findings = Table(), Findings(Contract.SETTLED, Property)
+    request = Request("A", [table], [mask], [(0, mask, table)], [(0, mask, table)], computed=20)
+    bounds = Bounds([True], [8], findings)
+    for index in range(6):
+        table.put(index, 1 + index)
+    for index in range(4):
+        table.take(index, None)
+    bounds.pruned(request, 1)
+    assert not findings.fresh
+    change(table)
+    bounds.pruned(request, 2)
+    assert [violation.index for violation in findings.take_fresh()] == [0]

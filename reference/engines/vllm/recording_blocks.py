@@ -21,6 +21,7 @@ _GROWING = (
     "add_local_computed_blocks",
     "allocate_external_computed_blocks",
 )
+_NONE = object()
 _NEVER_PRUNING = frozenset({"FullAttentionManager", "SinkFullAttentionManager"})  # asked at each step, and nothing ever happens
 
 
@@ -66,7 +67,7 @@ class BlockRecorder:
         for name in _GROWING:
             patches.wrap_if_present(manager, name, lambda original: self._around_growth(group, manager, original))
         if type(manager).__name__ not in _NEVER_PRUNING:
-            patches.wrap(manager, "remove_skipped_blocks", lambda original: self._within(group, original))
+            patches.wrap(manager, "remove_skipped_blocks", lambda original: self._at_each_step(group, manager, original))
         patches.wrap(manager, "free", lambda original: self._within(group, original))
         patches.wrap_if_present(manager, "pop_blocks_for_free", lambda original: self._around_pop(group, original))
 
@@ -92,20 +93,32 @@ class BlockRecorder:
 
         return pop_blocks_for_free
 
-    def _around_growth(self, group: int, manager: Any, original: Any) -> Any:
-        tables = manager.req_to_blocks
-        has_moves = getattr(manager, "mamba_cache_mode", None) == "align"
-        can_copy = hasattr(manager, "_pending_cow_copies")
+    def _at_each_step(self, group: int, manager: Any, original: Any) -> Any:
+        """What is done for each request in each step, with one or two counts of tokens: to pack them would cost more than all else here."""
 
-        def wrapped(request_id: str, *args: Any, **kwargs: Any) -> Any:
-            self._request_id, self._group = request_id, group
+        def wrapped(request_id: str, tokens: Any = _NONE, more: Any = _NONE, *args: Any, **kwargs: Any) -> Any:
+            self._request_id = request_id
+            self._group = group
             try:
-                result = original(request_id, *args, **kwargs)
+                if kwargs or args or tokens is _NONE:
+                    given = [argument for argument in (tokens, more, *args) if argument is not _NONE]
+                    result = original(request_id, *given, **kwargs)
+                elif more is _NONE:
+                    result = original(request_id, tokens)
+                else:
+                    result = original(request_id, tokens, more)
             finally:
                 self._request_id = None
             if self._fresh or self._touched:
                 self._grew(self._recording.requests.by_id[request_id], group, manager, None, 0)
             return result
+
+        return wrapped
+
+    def _around_growth(self, group: int, manager: Any, original: Any) -> Any:
+        tables = manager.req_to_blocks
+        has_moves = getattr(manager, "mamba_cache_mode", None) == "align"
+        can_copy = hasattr(manager, "_pending_cow_copies")
 
         def wrapped_exactly(request_id: str, *args: Any, **kwargs: Any) -> Any:
             length = len(tables[request_id]) if request_id in tables else 0
@@ -119,16 +132,23 @@ class BlockRecorder:
                 self._grew(self._recording.requests.by_id[request_id], group, manager, length, copies)
             return result
 
-        return wrapped_exactly if has_moves or (can_copy and self._has_partial_hits) else wrapped
+        return wrapped_exactly if has_moves or (can_copy and self._has_partial_hits) else self._at_each_step(group, manager, original)
 
     def _grew(self, known: KnownRequest, group: int, manager: Any, length: int | None, num_copies: int) -> None:
         """A table has grown, from `length` entries or by no more than the blocks that the pool gave: where they stand."""
         blocks = manager.req_to_blocks.get(known.request.request_id, ())
         fresh, touched = self._fresh, self._touched
+        table = known.tables[group]
+        if length is None and len(fresh) == 1 and not touched and not getattr(manager, "_pending_cow_copies", ()):
+            block = fresh[0]
+            if blocks and blocks[-1].block_id == block and block not in table:  # one more at the end, as nearly always
+                table[block] = last = len(blocks) - 1
+                self._fresh = []
+                self._recording.emit(Allocate(request=known.name, group=group, first_index=last, blocks=(block,)))
+                return
         if length is None:
             length = max(0, len(blocks) - len(fresh) - len(touched))
         self._fresh, self._touched = [], []
-        table = known.tables[group]
         added = _places(blocks, length)
         if not all(block in added for block in (*fresh, *touched)):
             added = _places(blocks, 0)

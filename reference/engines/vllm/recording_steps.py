@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,8 @@ from settled.reference.engines.vllm.recording_requests import RequestRecorder
 
 # What a step gave one request: the model's own list of tokens and its length, the computed count before, whether the scheduler takes it in.
 _Outcome = tuple[Any, int, int, bool]
-
+# What the worker is told of a request in a step: the start, blocks per group or None, whether they replace its rows.
+_Row = tuple[int, Sequence[Sequence[int]] | None, bool]
 
 # A request's part in an unprocessed step, and the worker's rows as they stood when it was scheduled: their lists, and their lengths.
 StepEntry = tuple[KnownRequest, ScheduledRequest, list[list[int]], tuple[int, ...]]
@@ -55,29 +57,22 @@ class StepRecorder:
         step = OpenStep(self._recording.last_step, output, [])
         self.unprocessed[id(output)] = step
         self._prepared(step)
-        rows = self._rows_told(output)
         drafts = output.scheduled_spec_decode_tokens
-        by_id = self._recording.requests.by_id
+        by_id, no_blocks = self._recording.requests.by_id, self._no_blocks
         requests = []
-        for request_id, tokens in output.num_scheduled_tokens.items():
+        told = self._rows_told(output)
+        for (request_id, tokens), (start, blocks, resumed) in zip(output.num_scheduled_tokens.items(), told, strict=True):
             known = by_id[request_id]
-            start, new_blocks, resumed = rows[request_id]
             num_drafts = len(drafts[request_id]) if request_id in drafts else 0
-            self._extend_rows(known, new_blocks, resumed=resumed)
+            new_blocks = no_blocks if blocks is None else tuple(map(tuple, blocks))
+            if resumed or blocks is not None or not known.is_on_worker:
+                self._extend_rows(known, new_blocks, resumed=resumed)
             known.num_unprocessed_steps += 1
             counters = None
             if self._counts_stale:
                 request = known.request
                 counters = (request.num_computed_tokens, request.num_in_flight_tokens, request.num_stale_output_tokens)
-            scheduled = ScheduledRequest(
-                request=known.name,
-                start=start,
-                tokens=tokens,
-                drafts=num_drafts,
-                new_blocks=new_blocks,
-                resumed=resumed,
-                counters=counters,
-            )
+            scheduled = ScheduledRequest(known.name, start, tokens, num_drafts, new_blocks, resumed, counters)
             step.entries.append((known, scheduled, known.rows, known.lengths))
             requests.append(scheduled)
         self._recording.emit(Schedule(step=step.step, requests=tuple(requests)))
@@ -92,20 +87,23 @@ class StepRecorder:
             self._recording.emit(Copy(step=step.step, group=group, source=copy.src_block_id, target=copy.dst_block_id))
             self._blocks.holders.copied(copy.src_block_id)
 
-    def _rows_told(self, output: Any) -> dict[str, tuple[int, PerGroup, bool]]:
-        """Per request: its start, and the blocks that the worker is told to append to its rows, or to replace them with."""
-        by_id = self._recording.requests.by_id
-        rows: dict[str, tuple[int, PerGroup, bool]] = {}
-        for new in output.scheduled_new_reqs:
-            # A worker that knows the request already gets its rows anew.
-            rows[new.req_id] = (new.num_computed_tokens, tuple(map(tuple, new.block_ids)), by_id[new.req_id].is_on_worker)
+    def _rows_told(self, output: Any) -> Iterable[_Row]:
+        """Of each request in the order of `num_scheduled_tokens`: its start, and the blocks that the worker is told to append to its rows
+        (None: none), or to replace them with."""
         cached = output.scheduled_cached_reqs
         resumed = getattr(cached, "resumed_req_ids", None)
         if resumed is None:  # a flag for each
             resumed = {name for name, flag in zip(cached.req_ids, cached.resumed_from_preemption, strict=True) if flag}
-        for name, start, blocks in zip(cached.req_ids, cached.num_computed_tokens, cached.new_block_ids, strict=True):
-            rows[name] = (start, self._no_blocks if blocks is None else tuple(map(tuple, blocks)), name in resumed)
-        return rows
+        of_cached = zip(cached.num_computed_tokens, cached.new_block_ids, map(resumed.__contains__, cached.req_ids), strict=True)
+        names = list(output.num_scheduled_tokens)
+        if names == cached.req_ids:
+            return of_cached
+        rows: dict[str, _Row] = dict(zip(cached.req_ids, of_cached, strict=True))
+        for new in output.scheduled_new_reqs:
+            # A worker that knows the request already gets its rows anew.
+            is_on_worker = self._recording.requests.by_id[new.req_id].is_on_worker
+            rows[new.req_id] = (new.num_computed_tokens, new.block_ids, is_on_worker)
+        return [rows[name] for name in names]
 
     def _extend_rows(self, known: KnownRequest, new_blocks: PerGroup, *, resumed: bool) -> None:
         """Steps in flight keep the rows that they have, at the length that they had."""
@@ -182,7 +180,7 @@ class StepRecorder:
                 counters = (request.num_computed_tokens, request.num_in_flight_tokens, request.num_stale_output_tokens)
                 if counters_before:
                     counters = counters_before.get(request.request_id, counters)
-            processed.append(ProcessedRequest(request=known.name, sampled=outcome[1], rejected=rejected, counters=counters))
+            processed.append(ProcessedRequest(known.name, outcome[1], rejected, counters))
             if known.is_finished:
                 forget_if_gone(known)
         # A count that a failed load takes back is taken back before the output is read.
@@ -201,6 +199,7 @@ def _rejected(request: Any, drafts: int, outcome: _Outcome) -> int:
     if not sampled:
         return 0
     rejected = max(0, drafts - (sampled - 1))
-    with_trimmed = rejected + sampled - len(tokens)
-    rolled_back = computed_before - request.num_computed_tokens
-    return with_trimmed if rolled_back == with_trimmed else rejected
+    trimmed = sampled - len(tokens)
+    if trimmed and computed_before - request.num_computed_tokens == rejected + trimmed:
+        return rejected + trimmed
+    return rejected

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 import click
+
+from settled.model.properties import Contract
 
 EXIT_BAD_INPUT = 2
 WORKLOADS_DEFAULT = 100
@@ -18,19 +21,49 @@ WORKLOADS_DEFAULT = 100
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the first workload.")
 @click.option("--tags-only", is_flag=True, help="Compare what is read, and compute no attention output.")
 @click.option("--exhaustive", is_flag=True, help="Every order of small logs, against what the detector says of them.")
+@click.option(
+    "--trace",
+    "path",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="A recorded trace of any engine, in place of the rows.",
+)
+@click.option(
+    "--contract",
+    type=click.Choice([contract.value for contract in Contract]),
+    help="Of --trace: what makes a free safe. Default: settled with a KV consumer, stream_order without.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a table.")
-def diff(rows: tuple[str, ...], device: str, workloads: int, seed: int, tags_only: bool, exhaustive: bool, as_json: bool) -> None:
+def diff(
+    rows: tuple[str, ...],
+    device: str,
+    workloads: int,
+    seed: int,
+    tags_only: bool,
+    exhaustive: bool,
+    path: Path | None,
+    contract: str | None,
+    as_json: bool,
+) -> None:
     """Run the reference on real KV buffers: each discipline's workloads as an op log, searched for races, replayed in several orders.
 
     ROW is a row of the table, or a word of it: a discipline, a family of workloads, a way in which a worker orders the device. Right rows
     must be clean in every order, outputs bit-identical to contiguous memory; broken ones must show their fault. Exit code 0: each row is
     as it must be. 1: one is not. 2: bad input, or torch is missing. 3: too few workloads to show a fault that must show.
 
+    With --trace: 0 if nothing races and nothing is read wrong in any order that is tried, 1 otherwise.
     With --exhaustive nothing may be garbled in some orders only without a race (1), and every kind of race must garble something (3).
     """
+    if path is not None and (rows or exhaustive):
+        raise click.UsageError("--trace is of one trace: give no rows, and not --exhaustive")
+    if contract is not None and path is None:
+        raise click.UsageError("--contract goes with --trace")
     if not exhaustive and find_spec("torch") is None:
         click.echo("settled diff: the buffers need torch; pip install 'settled[device]'", err=True)
         sys.exit(EXIT_BAD_INPUT)
+    if path is not None:
+        from settled.proofs.report import on_buffers
+
+        sys.exit(on_buffers.run(path, Contract(contract) if contract else None, seed=seed, as_json=as_json))
     from settled.proofs.differential.rows import ROWS
 
     wanted = [row for row in ROWS if not rows or any(row.name == each or each in row.name.split("/") for each in rows)]

@@ -1,8 +1,8 @@
-"""One workload of a row: run by the reference, lowered, searched for races, replayed in several orders."""
+"""One trace, recorded or made by a workload of a row: lowered, searched for races, replayed in several orders."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from settled.model.events import Event
@@ -19,6 +19,7 @@ from settled.reference.device.payload import Numbers
 from settled.reference.device.race import Race
 from settled.reference.device.replay import replay
 from settled.reference.device.results import Counts, Garbled, sentence
+from settled.reference.device.worker import Worker
 from settled.reference.workload import run_workload
 
 ENQUEUED, TRANSFERS_FIRST, COMPUTE_FIRST, RANDOM, DIRECTED, POISONED = (
@@ -64,8 +65,13 @@ def run(row: Row, seed: int, *, numbers: Numbers | None = None, steps: int = STE
     """`numbers`: attention outputs are computed and compared too; None: tags alone."""
     events: list[Event] = []
     run_workload(row.family.draw(seed), discipline=row.discipline, fence=row.family.fence, steps=steps, sink=events.append)
-    log = lower(events, worker=row.worker)
-    frees, reuses = found_races(log, row.contract)
+    return judge(events, row.contract, row.worker, seed=seed, numbers=numbers)
+
+
+def judge(events: Sequence[Event], contract: Contract, worker: Worker, *, seed: int = 0, numbers: Numbers | None = None) -> Outcome:
+    """A whole trace, of the reference or of another engine. `seed`: of the random order. Raises LoweringError."""
+    log = lower(events, worker=worker)
+    frees, reuses = found_races(log, contract)
     outcome = Outcome(seed, ops=len(log.ops), early_frees=len(frees), races=len(reuses))
     first = next(iter((*reuses, *frees)), None)
     outcome.first_race = "" if first is None else first.sentence(log)
@@ -75,8 +81,8 @@ def run(row: Row, seed: int, *, numbers: Numbers | None = None, steps: int = STE
     for name, order in _orders(log, reuses, seed):
         if _replayed(outcome, name, compiled, numbered, order) and name not in garbled:
             garbled.append(name)
-    if frees and row.contract is Contract.SETTLED:
-        poisoned = compile_log(lower(events, worker=row.worker, poisons=True))
+    if frees and contract is Contract.SETTLED:
+        poisoned = compile_log(lower(events, worker=worker, poisons=True))
         if _replayed(outcome, POISONED, poisoned, None, LaunchOrder(poisoned.log).transfers_first()):
             garbled.append(POISONED)
     outcome.garbled = tuple(garbled)

@@ -124,15 +124,22 @@ class Blocks:
             return None
         return Origin(place.sequence.tags[place.group], place.table_index * self.groups[place.group].block_size)
 
-    def take_hits(self, tables: Tables) -> None:
-        """The request's contents are those of the blocks that it took over, as far as it counts them as computed."""
+    def take_hits(self, tables: Tables, *, so_far: bool = False) -> None:
+        """The request's contents are those of the blocks that it took over, as far as it counts them as computed.
+
+        `so_far`: what steps not launched yet will write there is taken later.
+        """
+        pending = []
         for hit in tables.hits:
             own, size = tables.sequence.tags[hit.group], self.groups[hit.group].block_size
             first = 0 if isinstance(self.groups[hit.group], MambaSpec) else hit.table_index * size
             until = min((hit.table_index + 1) * size, len(own))
             skipped = hit.origin.first - hit.table_index * size  # the two tables may hold it at different indices only for states
-            tables.sequence.adopt(hit.group, first, hit.origin.tags[first + skipped : until + skipped])
-        tables.hits.clear()
+            tags = hit.origin.tags[first + skipped : until + skipped]
+            tables.sequence.adopt(hit.group, first, tags)
+            if so_far and len(tags) < until - first:
+                pending.append(hit)
+        tables.hits = pending
 
     # ---- the prefix cache --------------------------------------------------------------------------------------------
 

@@ -35,6 +35,7 @@ class Transferring:
         A transfer within a step runs in it, and so behind the steps before.
         """
         is_load, worker, queue = isinstance(event, Load), self.worker, self.queue
+        self.blocks.take_hits(tables, so_far=True)
         stream = queue.stream_for(event.job)
         awaited = after if is_load or worker.stores_wait else []
         fenced = worker.loads_fenced if is_load else worker.stores_wait and self.stores_wait_for_latest

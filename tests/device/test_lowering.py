@@ -411,6 +411,21 @@ def test_a_store_reads_what_is_settled_behind_the_step_that_writes_it(worker: Wo
     assert bool(waits(log, FIRST_TRANSFER)) is waited
 
 
+def test_a_request_that_ends_before_its_first_step_stores_what_it_hit() -> None:
+    ended = (
+        *START,
+        Cache(entries=(CacheEntry(block=1, group=0, request="a", start=0, end=4),)),
+        Add(request="b", prompt_tokens=6),
+        Touch(request="b", group=0, first_index=0, blocks=(1,)),
+        Computed(request="b", computed=4, cause="hit", stale=False),
+        Finish(request="b", reason="abort"),
+        Store(job=7, request="b", blocks=((1,),), after=(After(step=1),)),
+    )
+    (launch,) = launches(lower((config(), *ended)), LaunchKind.STORE)
+    assert isinstance(launch.work, TransferWork)
+    assert [unpack(tag).request for tag in launch.work.slots[0].tags] == [0] * 4
+
+
 def test_a_trace_without_order_is_given_a_right_one_for_stores_and_says_so() -> None:
     stored = (*START, Store(job=7, request="a", blocks=((1, 2),)))
     log = lower((config(records=()), *stored))

@@ -312,7 +312,7 @@ def test_a_hash_that_stands_for_other_tokens_is_taken_at_its_word() -> None:
 def test_a_copied_block_is_taken_over_as_far_as_it_was_hit() -> None:
     copied = (
         *START,
-        Cache(entries=(CacheEntry(block=2, group=0, request="a", start=4, end=6),)),
+        Cache(entries=(CacheEntry(block=1), CacheEntry(block=2, group=0, request="a", start=4, end=6))),
         Add(request="b", prompt_tokens=8),
         Touch(request="b", group=0, first_index=0, blocks=(1,)),
         allocate("b", 1, 3),

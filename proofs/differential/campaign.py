@@ -64,7 +64,7 @@ class Total:
         reordered = any(times for order, times in self.garbled.items() if order not in (ENQUEUED, POISONED))
         match self.row.expected:
             case Expected.CLEAN:
-                return not (self.freeing_early or self.racing or self.garbled.total())
+                return False if self.freeing_early or self.racing or self.garbled.total() else self.rows > 0 or None
             case Expected.RACES:
                 return False if self.garbled[ENQUEUED] else (self.racing > 0 and reordered) or None
             case Expected.FREES:

@@ -31,8 +31,10 @@ ENQUEUED, TRANSFERS_FIRST, COMPUTE_FIRST, RANDOM, DIRECTED, POISONED = (
     "poisoned",
 )
 ORDERS = (ENQUEUED, TRANSFERS_FIRST, COMPUTE_FIRST, RANDOM, DIRECTED, POISONED)
-"""The last two only where there are races: each race turned round, at most DIRECTED_MAX of a log; freed blocks overwritten at once."""
+"""Directed: each race turned round, at most DIRECTED_MAX of a log. Poisoned: freed blocks overwritten at once, transfers first; under the
+contract `settled` alone, for the others let a block be used again while steps still use it."""
 
+ALWAYS_TRIED = (ENQUEUED, TRANSFERS_FIRST, COMPUTE_FIRST, RANDOM)
 DIRECTED_MAX = 8
 STEPS = 24  # of a workload
 
@@ -81,14 +83,22 @@ def judge(events: Sequence[Event], contract: Contract, worker: Worker, *, seed: 
     for name, order in _orders(log, reuses, seed):
         if _replayed(outcome, name, compiled, numbered, order) and name not in garbled:
             garbled.append(name)
-    if frees and contract is Contract.SETTLED:
+    if contract is Contract.SETTLED:
         poisoned = compile_log(lower(events, worker=worker, poisons=True))
         if _replayed(outcome, POISONED, poisoned, None, LaunchOrder(poisoned.log).transfers_first()):
             garbled.append(POISONED)
     outcome.garbled = tuple(garbled)
-    if garbled and not reuses and ENQUEUED not in garbled and garbled != [POISONED]:
-        outcome.contradictions.append(f"garbled {', '.join(garbled)}, and there is no race")
+    outcome.contradictions += _without_a_race(garbled, frees, reuses)
     return outcome
+
+
+def _without_a_race(garbled: Sequence[str], frees: Sequence[Race], reuses: Sequence[Race]) -> Iterator[str]:
+    """Where nothing races all orders are alike; and poison touches nobody if no free comes too early."""
+    orders = [order for order in ALWAYS_TRIED if order in garbled]
+    if not reuses and 0 < len(orders) < len(ALWAYS_TRIED):
+        yield f"garbled {', '.join(orders)} only, and there is no race"
+    if POISONED in garbled and not (orders or frees or reuses):
+        yield "garbled by poison, and no free comes too early"
 
 
 def _orders(log: OpLog, reuses: Iterable[Race], seed: int) -> Iterator[tuple[str, list[int]]]:

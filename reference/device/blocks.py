@@ -14,18 +14,21 @@ Row = tuple[int, ...]
 
 
 class Origin(NamedTuple):
-    """A block's bytes: the positions from `first` on of a list of tags, which may still have to grow up to there."""
+    """A block's bytes: the positions `first` to `end` - 1 of a list of tags, which may still have to grow up to there."""
 
     tags: list[int]
     first: int
+    end: int
 
 
 class Hit(NamedTuple):
-    """A block that a request took over, whole or as a copy. What it holds is looked up once the step that writes it has been launched."""
+    """A block that a request took over, whole or as a copy (`origin` None: one that stands for nothing). What it holds is looked up once
+    the step that writes it has been launched.
+    """
 
     group: int
     table_index: int
-    origin: Origin
+    origin: Origin | None
 
 
 class Place(NamedTuple):
@@ -85,6 +88,7 @@ class Blocks:
         self.groups = groups
         self.hashed: dict[int, Origin] = {}
         self._places: dict[int, Place] = {}
+        self._promised: dict[int, list[int]] = {}  # blocks hashed since the last step of their request was launched, by its list of tags
 
     def allocate(self, tables: Tables, group: int, first_index: int, blocks: Seq[int]) -> None:
         tables.hold(group, first_index, blocks)
@@ -93,11 +97,9 @@ class Blocks:
             self.hashed.pop(block, None)
 
     def touch(self, tables: Tables, group: int, first_index: int, blocks: Seq[int]) -> None:
+        """What is not in the prefix cache stands for nothing."""
         tables.hold(group, first_index, blocks)
-        for index, block in enumerate(blocks, first_index):
-            origin = self.origin_of(block)
-            if origin is not None:
-                tables.hits.append(Hit(group, index, origin))
+        tables.hits += [Hit(group, index, self.hashed.get(block)) for index, block in enumerate(blocks, first_index)]
 
     def move(self, tables: Tables, group: int, from_index: int, to_index: int, block: int) -> None:
         tables.release(group, (from_index,), (block,))
@@ -106,42 +108,60 @@ class Blocks:
 
     def copy(self, group: int, source: int, target: int, tables: Mapping[str, Tables]) -> None:
         """The request that owns the target takes over what the source holds."""
-        origin, place = self.origin_of(source), self._places.get(target)
-        if origin is not None and place is not None:
-            tables[place.sequence.name].hits.append(Hit(group, place.table_index, origin))
+        place = self._places.get(target)
+        if place is not None:
+            tables[place.sequence.name].hits.append(Hit(group, place.table_index, self.hashed.get(source) or self._in_place(source)))
 
     # ---- what blocks hold --------------------------------------------------------------------------------------------
 
     def place_of(self, block: int) -> Place | None:
         return self._places.get(block)
 
-    def origin_of(self, block: int) -> Origin | None:
-        """What a block holds by its hash, or else by its place; None if nobody ever had it."""
-        if block in self.hashed:
-            return self.hashed[block]
+    def _in_place(self, block: int) -> Origin | None:
+        """What a block holds by its place; None if nobody ever had it."""
         place = self._places.get(block)
         if place is None:
             return None
-        return Origin(place.sequence.tags[place.group], place.table_index * self.groups[place.group].block_size)
+        size = self.groups[place.group].block_size
+        return Origin(place.sequence.tags[place.group], place.table_index * size, (place.table_index + 1) * size)
 
-    def take_hits(self, tables: Tables) -> None:
-        """The request's contents are those of the blocks that it took over, as far as it counts them as computed."""
+    def take_hits(self, tables: Tables, *, so_far: bool = False) -> None:
+        """The request's contents are those of the blocks that it took over, as far as it counts them as computed.
+
+        `so_far`: they are looked up again, for steps that are not launched yet may write there. A block that stands for other positions
+        than those at which it is taken brings nothing.
+        """
         for hit in tables.hits:
-            own, size = tables.sequence.tags[hit.group], self.groups[hit.group].block_size
-            first = 0 if isinstance(self.groups[hit.group], MambaSpec) else hit.table_index * size
-            until = min((hit.table_index + 1) * size, len(own))
-            skipped = hit.origin.first - hit.table_index * size  # the two tables may hold it at different indices only for states
-            tables.sequence.adopt(hit.group, first, hit.origin.tags[first + skipped : until + skipped])
-        tables.hits.clear()
+            own, spec, origin = tables.sequence.tags[hit.group], self.groups[hit.group], hit.origin
+            first, size = hit.table_index * spec.block_size, spec.block_size
+            if origin is None or origin.first != first:
+                continue
+            begin, end = (0 if isinstance(spec, MambaSpec) else first), min(first + size, origin.end, len(own))
+            if begin < end:
+                tables.sequence.adopt(hit.group, begin, origin.tags[begin:end])
+        if not so_far:
+            tables.hits = []
 
     # ---- the prefix cache --------------------------------------------------------------------------------------------
 
     def cache(self, entries: Iterable[CacheEntry], tables: Mapping[str, Tables]) -> None:
-        """A hash stands for the tokens that its entry names, or, where it names none, for those of the block's place."""
+        """A hash stands for the tokens that its entry names, or, where it names none, for those of the block's place: as the next step of
+        that request leaves them, which may be the one that is being scheduled, whatever is rejected later.
+        """
         for entry in entries:
-            origin = self._named_by(entry, tables) or self.origin_of(entry.block)
+            origin = self._named_by(entry, tables) or self._in_place(entry.block)
             if origin is not None and entry.block != NULL_BLOCK:
                 self.hashed[entry.block] = origin
+                self._promised.setdefault(id(origin.tags), []).append(entry.block)
+
+    def freeze(self, launched: Iterable[Sequence]) -> None:
+        """These requests' steps have been launched: what hashes of theirs stand for stays as it is."""
+        for sequence in launched:
+            for tags in sequence.tags:
+                for block in self._promised.pop(id(tags), ()):
+                    origin = self.hashed.get(block)
+                    if origin is not None and origin.tags is tags:
+                        self.hashed[block] = Origin(tags[: origin.end], origin.first, origin.end)
 
     def _named_by(self, entry: CacheEntry, tables: Mapping[str, Tables]) -> Origin | None:
         if entry.request is None or entry.start is None or entry.request not in tables:
@@ -151,7 +171,12 @@ class Blocks:
         if group is None:
             return None
         size = self.groups[group].block_size
-        return Origin(tables[entry.request].sequence.tags[group], entry.start // size * size)
+        first = entry.start // size * size
+        end = first + size if entry.end is None else entry.end
+        known = self.hashed.get(entry.block)  # several hashes of one block: the longest
+        if known is not None and known.first == first and known.end > end:
+            return known
+        return Origin(tables[entry.request].sequence.tags[group], first, end)
 
     def evict(self, entries: Iterable[CacheEntry]) -> None:
         for entry in entries:

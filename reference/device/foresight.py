@@ -16,6 +16,7 @@ from settled.model.events import (
     Copy,
     Event,
     Finish,
+    Hold,
     Job,
     Load,
     Loaded,
@@ -91,15 +92,20 @@ class _Reader:
     def __init__(self) -> None:
         self.foresight = Foresight()
         self.requests: dict[str, _Request] = {}
+        self.open_step: int | None = None  # the line of a schedule event that nothing but transfers, zeroings and copies has followed
         self.loaders: dict[Job, _Request] = {}  # of loads within a step
         self.steps: dict[int, tuple[int, dict[str, Entry]]] = {}  # unprocessed: the line of the schedule event, the entries
 
     def take(self, line: int, event: Event) -> None:
+        if not isinstance(event, Zero | Copy | Load | Store | Hold):
+            self.open_step = None
         match event:
             case Schedule():
                 self._schedule(line, event)
             case Process():
                 self._process(line, event)
+            case Add() if event.request in self.requests:
+                raise LoweringError(line, f"request {event.request!r} is added twice")
             case Add():
                 self.requests[event.request] = _Request()
             case Computed():
@@ -125,8 +131,12 @@ class _Reader:
                 self._loaded(event)
 
     def _within_step(self, line: int, step: int | None) -> None:
-        if step in self.steps:
-            self.foresight.launched_at[self.steps[step][0]] = line
+        if step not in self.steps:
+            return
+        scheduled_at = self.steps[step][0]
+        if scheduled_at != self.open_step:
+            raise LoweringError(line, f"step {step} went to the device before this, which belongs to it")
+        self.foresight.launched_at[scheduled_at] = line
 
     def _request(self, line: int, name: str) -> _Request:
         request = self.requests.get(name)
@@ -135,7 +145,10 @@ class _Reader:
         return request
 
     def _schedule(self, line: int, event: Schedule) -> None:
+        if len({each.request for each in event.requests}) < len(event.requests):
+            raise LoweringError(line, f"step {event.step} names a request twice")
         entries = {each.request: self._dispatch(self._request(line, each.request), each) for each in event.requests}
+        self.open_step = line
         self.steps[event.step] = line, entries
         self.foresight.entries[line] = tuple(entries.values())
         self.foresight.launched_at[line] = line

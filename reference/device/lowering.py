@@ -68,10 +68,13 @@ class _Lowering:
         self.queue = Enqueuer(self.log, poisons=poisons)
         self.blocks = Blocks(config.groups)
         self.tables: dict[str, Tables] = {}
+        self.known_steps: set[int] = set()
         self.step_events: dict[int, int] = {}
         self.last_step_event: int | None = None
         self.num_launched = 0
         self.pending: tuple[int, Schedule] | None = None  # a step whose launch waits for events that stand after it
+        if any(isinstance(spec, MambaSpec) and spec.mode == "all" for spec in config.groups):
+            raise LoweringError(1, "no kernel keeps the states of mamba mode 'all'")
         try:
             self.readings = [None if isinstance(spec, MambaSpec) else reading_of(spec) for spec in config.groups]
         except (MaskError, UnreadableKindError) as error:
@@ -88,8 +91,9 @@ class _Lowering:
                 self.tables[event.request] = Tables(sequence, len(self.config.groups))
             case Computed() | Preempt():
                 self._count_set(line, event)
-            case Schedule() if event.requests:
-                self.pending = line, event
+            case Schedule():
+                self.known_steps.add(event.step)
+                self.pending = (line, event) if event.requests else None
             case Process():
                 self._process(event)
             case Zero() | Copy():
@@ -150,9 +154,11 @@ class _Lowering:
                 blocks.evict(event.entries)
 
     def _events_of(self, line: int, after: Seq[After]) -> list[int]:
-        """Those that stand for the steps and jobs named. A step that is not launched yet, or was empty, is waited for by nobody."""
+        """Those that stand for the steps and jobs named. A step without requests is waited for by nobody."""
         events = []
         for each in after:
+            if each.step is not None and each.step not in self.known_steps:
+                raise LoweringError(line, f"step {each.step} has not been scheduled")
             event = self.step_events.get(each.step) if each.step is not None else self.transferring.event_of(line, each.job)
             if event is not None:
                 events.append(event)
@@ -204,6 +210,7 @@ class _Lowering:
                     written = table.sequence.write(entry.start, entry.tokens)
                     rows = table.as_held() if self.worker.told_of_nulls else table.rows
                     shares[place] = Share(scheduled, entry, table.sequence, rows, written)
+        self.blocks.freeze([table.sequence for table in tables])
         parts = Parts()
         for _, share in sorted(shares.items()):
             for group, (spec, reading) in enumerate(zip(self.config.groups, self.readings, strict=True)):

@@ -18,7 +18,8 @@ class Transferring:
         self.queue, self.blocks, self.foresight, self.worker = queue, blocks, foresight, worker
         self.stores_wait_for_latest = False
         self._events: dict[Job, int] = {}
-        self._handles_left: dict[Job, int] = {}
+        self._handles: dict[Job, int] = {}  # that are not over
+        self._over: dict[Job, set[int | str]] = {}  # by name
         self._within: dict[int, list[int]] = {}  # by step: the events of the transfers within it
 
     def event_of(self, line: int, job: Job | None) -> int:
@@ -35,6 +36,7 @@ class Transferring:
         A transfer within a step runs in it, and so behind the steps before.
         """
         is_load, worker, queue = isinstance(event, Load), self.worker, self.queue
+        self.blocks.take_hits(tables, so_far=True)
         stream = queue.stream_for(event.job)
         awaited = after if is_load or worker.stores_wait else []
         fenced = worker.loads_fenced if is_load else worker.stores_wait and self.stores_wait_for_latest
@@ -50,19 +52,23 @@ class Transferring:
             work = TransferWork(event.job, self._stored(line, event, tables))
             queue.launch(stream, LaunchKind.STORE, blocks, (), work, line)
         self._events[event.job] = done = queue.record(stream)
-        self._handles_left[event.job] = event.handles
+        self._handles[event.job] = event.handles
+        self._over[event.job] = set()
         if event.step is not None:
             self._within.setdefault(event.step, []).append(done)
 
     def over(self, line: int, event: Loaded | Stored) -> None:
         """A handle is over."""
-        left = self._handles_left.get(event.job)
-        if left is None:
+        if event.job not in self._handles:
             raise LoweringError(line, f"no job {event.job!r} is under way")
-        if left > 1:
-            self._handles_left[event.job] = left - 1
+        if event.handle is not None:
+            if event.handle in self._over[event.job]:
+                raise LoweringError(line, f"handle {event.handle!r} of job {event.job!r} is over already")
+            self._over[event.job].add(event.handle)
+        self._handles[event.job] -= 1
+        if self._handles[event.job]:
             return
-        del self._handles_left[event.job]
+        del self._handles[event.job], self._over[event.job]
         self.queue.host_sync(self._events[event.job])
         self.queue.transfer_over(event.job)
 

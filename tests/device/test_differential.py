@@ -98,7 +98,8 @@ def test_families_are_what_they_say() -> None:
 @pytest.mark.parametrize(
     ("expected", "outcome", "verdict"),
     [
-        (Expected.CLEAN, Outcome(0), True),
+        (Expected.CLEAN, Outcome(0, rows=1), True),
+        (Expected.CLEAN, Outcome(0), None),
         (Expected.CLEAN, Outcome(0, early_frees=1), False),
         (Expected.CLEAN, Outcome(0, races=1), False),
         (Expected.CLEAN, Outcome(0, garbled=(POISONED,)), False),
@@ -131,6 +132,15 @@ def test_something_garbled_without_a_race_is_a_contradiction(monkeypatch: pytest
     outcome = run(row_named("no-fence/loads"), 0)
     assert outcome.contradictions
     assert "there is no race" in outcome.contradictions[0]
+
+
+def test_orders_that_differ_without_a_race_and_poison_without_a_free_are_contradictions() -> None:
+    def said(*garbled: str) -> list[str]:
+        return list(one._without_a_race(garbled, (), ()))
+
+    assert said() == said(*one.ALWAYS_TRIED) == said(*one.ALWAYS_TRIED, POISONED) == []
+    assert said(ENQUEUED) == ["garbled as enqueued only, and there is no race"]
+    assert said(POISONED) == ["garbled by poison, and no free comes too early"]
 
 
 def test_tags_and_outputs_that_disagree_are_a_contradiction(monkeypatch: pytest.MonkeyPatch) -> None:

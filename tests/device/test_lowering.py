@@ -312,7 +312,7 @@ def test_a_hash_that_stands_for_other_tokens_is_taken_at_its_word() -> None:
 def test_a_copied_block_is_taken_over_as_far_as_it_was_hit() -> None:
     copied = (
         *START,
-        Cache(entries=(CacheEntry(block=2, group=0, request="a", start=4, end=6),)),
+        Cache(entries=(CacheEntry(block=1), CacheEntry(block=2, group=0, request="a", start=4, end=6))),
         Add(request="b", prompt_tokens=8),
         Touch(request="b", group=0, first_index=0, blocks=(1,)),
         allocate("b", 1, 3),
@@ -409,6 +409,21 @@ def test_a_store_reads_what_is_settled_behind_the_step_that_writes_it(worker: Wo
     assert isinstance(launch.work, TransferWork)
     assert [len(slots.tags) for slots in launch.work.slots] == [4, 2]  # step 2 may still write position 6
     assert bool(waits(log, FIRST_TRANSFER)) is waited
+
+
+def test_a_request_that_ends_before_its_first_step_stores_what_it_hit() -> None:
+    ended = (
+        *START,
+        Cache(entries=(CacheEntry(block=1, group=0, request="a", start=0, end=4),)),
+        Add(request="b", prompt_tokens=6),
+        Touch(request="b", group=0, first_index=0, blocks=(1,)),
+        Computed(request="b", computed=4, cause="hit", stale=False),
+        Finish(request="b", reason="abort"),
+        Store(job=7, request="b", blocks=((1,),), after=(After(step=1),)),
+    )
+    (launch,) = launches(lower((config(), *ended)), LaunchKind.STORE)
+    assert isinstance(launch.work, TransferWork)
+    assert [unpack(tag).request for tag in launch.work.slots[0].tags] == [0] * 4
 
 
 def test_a_trace_without_order_is_given_a_right_one_for_stores_and_says_so() -> None:

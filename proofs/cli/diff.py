@@ -55,6 +55,8 @@ def diff(
     """
     if path is not None and (rows or exhaustive):
         raise click.UsageError("--trace is of one trace: give no rows, and not --exhaustive")
+    if exhaustive and tags_only:
+        raise click.UsageError("--exhaustive compares tags alone in any case: leave --tags-only out")
     if contract is not None and path is None:
         raise click.UsageError("--contract goes with --trace")
     if not exhaustive and find_spec("torch") is None:

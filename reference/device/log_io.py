@@ -39,7 +39,7 @@ _WORKS: dict[LaunchKind, type] = {
 }
 
 
-class OpLogError(ValueError):
+class LogFormatError(ValueError):
     """A line is no op; the message says which line, and what was expected."""
 
 
@@ -59,7 +59,7 @@ def write_log(log: OpLog, out: TextIO) -> None:
 
 
 def read_log(lines: Iterable[str], source: str = "<op log>") -> OpLog:
-    """Reads what `write_log` wrote. Raises OpLogError."""
+    """Reads what `write_log` wrote. Raises LogFormatError."""
     log: OpLog | None = None
     for number, line in enumerate(lines, start=1):
         try:
@@ -70,9 +70,9 @@ def read_log(lines: Iterable[str], source: str = "<op log>") -> OpLog:
                 log.ops.append(_op(raw))
         except (KeyError, TypeError, ValueError) as error:
             said = f"no {error}" if isinstance(error, KeyError) else str(error)
-            raise OpLogError(f"{source}, line {number}: {said}") from error
+            raise LogFormatError(f"{source}, line {number}: {said}") from error
     if log is None:
-        raise OpLogError(f"{source}: empty, expected an op log")
+        raise LogFormatError(f"{source}: empty, expected an op log")
     return log
 
 

@@ -95,3 +95,7 @@ def test_races_that_garble_nothing_end_with_3(monkeypatch: pytest.MonkeyPatch) -
     told = json.loads(result.output)
     assert result.exit_code == told["exit_code"] == 3
     assert told["rows"][0]["kinds"]
+
+
+def test_options_that_say_nothing_are_refused() -> None:
+    assert diff("settled/loads", "--tags-only").exit_code == 2

@@ -8,7 +8,7 @@ import pytest
 from kinds import GROUPS
 from logs import random_log
 
-from settled.reference.device.log_io import OpLogError, read_log, write_log
+from settled.reference.device.log_io import LogFormatError, read_log, write_log
 from settled.reference.device.ops import COMPUTE, FIRST_TRANSFER, HostSync, Launch, LaunchKind, OpLog, Record, Slots, TransferWork, Wait
 
 
@@ -49,13 +49,13 @@ def test_the_logs_have_every_kind_of_launch() -> None:
     ],
 )
 def test_a_line_that_is_no_op_is_named(line: str, message: str) -> None:
-    with pytest.raises(OpLogError) as raised:
+    with pytest.raises(LogFormatError) as raised:
         read_log([*written(log_of("full"))[:2], line], "x")
     assert str(raised.value).startswith(message)
 
 
 def test_what_is_no_op_log_is_named() -> None:
-    with pytest.raises(OpLogError, match="x: empty, expected an op log"):
+    with pytest.raises(LogFormatError, match="x: empty, expected an op log"):
         read_log([], "x")
-    with pytest.raises(OpLogError, match="line 1: op log of version 2, expected 1"):
+    with pytest.raises(LogFormatError, match="line 1: op log of version 2, expected 1"):
         read_log(['{"op_log": 2}'])

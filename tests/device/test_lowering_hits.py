@@ -1,0 +1,339 @@
+"""Hits are judged by what their hashes stood for, failed loads by what the trace tells, and events that cannot be placed are errors."""
+
+from __future__ import annotations
+
+import pytest
+from test_lowering import (
+    START,
+    allocate,
+    config,
+    event_after,
+    index_of,
+    keys,
+    launches,
+    load,
+    process,
+    release,
+    schedule,
+    shares,
+    waits,
+)
+
+from settled.model.events import (
+    Add,
+    After,
+    Cache,
+    CacheEntry,
+    Computed,
+    Copy,
+    Drop,
+    Event,
+    Evict,
+    Hold,
+    Load,
+    Loaded,
+    Move,
+    Preempt,
+    Schedule,
+    Store,
+    Stored,
+    Touch,
+    Zero,
+)
+from settled.model.specs import FullAttentionSpec, MambaSpec
+from settled.reference.device.foresight import Entry, LoweringError
+from settled.reference.device.lowering import lower
+from settled.reference.device.ops import COMPUTE, FIRST_TRANSFER, JANITOR, Free, LaunchKind, StatesPart, TransferWork
+from settled.reference.device.state_use import state_use
+from settled.reference.device.tags import FAILED, LOADED, unpack
+from settled.reference.device.worker import TOLD_OF_NULLS
+
+CACHED = Cache(entries=(CacheEntry(block=1), CacheEntry(block=2)))
+
+
+def versions(events: tuple[Event, ...], *, depth: int = 2) -> list[int]:
+    """Of what the last share should find."""
+    return [unpack(tag).version for tag in keys(lower((config(depth=depth), *events)))[-1].expected]
+
+
+def hit_of(*blocks: int, computed: int, first: int = 0) -> tuple[Event, ...]:
+    """Request b takes over blocks from table index `first` on, and computes two tokens behind them."""
+    row = (*[0] * first, *blocks, 9, 10)
+    return (
+        Add(request="b", prompt_tokens=computed + 2),
+        Touch(request="b", group=0, first_index=first, blocks=blocks),
+        allocate("b", first + len(blocks), 9, 10),
+        Computed(request="b", computed=computed, cause="hit", stale=False),
+        schedule(9, ("b", computed, 2, 0, row)),
+    )
+
+
+LONG: tuple[Event, ...] = (Add(request="a", prompt_tokens=8), allocate("a", 0, 1, 2), schedule(1, ("a", 0, 8, 0, (1, 2))))
+
+
+def test_a_hit_at_another_index_than_its_own_brings_nothing() -> None:
+    assert versions((*LONG, CACHED, *hit_of(1, 2, computed=8))) == [0] * 10
+    assert versions((*LONG, CACHED, *hit_of(2, computed=4))) == [LOADED] * 4 + [0] * 2
+
+
+def test_a_block_that_is_not_hashed_brings_nothing() -> None:
+    assert versions((*LONG, *hit_of(1, computed=4))) == [LOADED] * 4 + [0] * 2
+    assert versions((*LONG, CACHED, Evict(entries=(CacheEntry(block=1),)), *hit_of(1, computed=4))) == [LOADED] * 4 + [0] * 2
+    again = (release("a", 2, 1, indices=(1, 0), cause="finish"), Add(request="c", prompt_tokens=1), allocate("c", 0, 1))
+    assert versions((*LONG, CACHED, *again, *hit_of(1, computed=4))) == [LOADED] * 4 + [0] * 2
+
+
+def test_a_hit_brings_no_more_than_its_hash_covers() -> None:
+    partial = Cache(entries=(CacheEntry(block=1), CacheEntry(block=2, group=0, request="a", start=4, end=6)))
+    assert versions((*LONG, partial, *hit_of(1, 2, computed=8))) == [0] * 6 + [LOADED] * 2 + [0] * 2
+
+
+def test_a_hash_over_drafts_stands_for_the_drafts_though_they_are_rejected() -> None:
+    drafting = (
+        Add(request="a", prompt_tokens=5),
+        allocate("a", 0, 1, 2),
+        schedule(1, ("a", 0, 5, 0, (1, 2))),
+        Cache(entries=(CacheEntry(block=2),)),
+        schedule(2, ("a", 5, 4, 3, ())),
+        process(1, ("a", 0)),
+        process(2, ("a", 3)),
+        allocate("a", 2, 3),
+        schedule(3, ("a", 6, 4, 3, (3,))),
+    )
+    found = keys(lower((config(depth=3), *drafting, CACHED, *hit_of(1, 2, computed=8))))[-1]
+    stale = keys(lower((config(depth=3), *drafting[:1], *drafting[1:], Cache(entries=(CacheEntry(block=1),)), *hit_of(1, 2, computed=8))))[
+        -1
+    ]
+    assert [unpack(tag).version for tag in stale.expected[4:8]] == [0, 0, 0, 0]  # as hashed, before they were written again
+    assert [unpack(tag).version for tag in found.expected[4:8]] == [0, 0, 1, 1]  # hashed anew, as they stand
+
+
+def test_a_load_behind_a_hit_leaves_the_hit_to_be_looked_up_when_the_step_comes() -> None:
+    loading = (
+        Add(request="a", prompt_tokens=6),
+        Add(request="b", prompt_tokens=10),
+        allocate("a", 0, 1, 2),
+        Cache(entries=(CacheEntry(block=1),)),
+        Touch(request="b", group=0, first_index=0, blocks=(1,)),
+        allocate("b", 1, 3, 4),
+        Computed(request="b", computed=8, cause="external", stale=False, local=4, external=4),
+        Load(job=0, request="b", blocks=((3,),), step=1),
+        schedule(1, ("a", 0, 6, 0, (1, 2)), ("b", 8, 2, 0, (1, 3, 4))),
+    )
+    part = keys(lower((config(), *loading)))[-1]
+    assert [(unpack(tag).request, unpack(tag).version) for tag in part.expected] == [(0, 0)] * 4 + [(1, LOADED)] * 4 + [(1, 0)] * 2
+
+
+# ---- generations, failed loads ---------------------------------------------------------------------------------------
+
+
+def test_a_rejection_moves_only_steps_of_its_own_generation() -> None:
+    crossing = (
+        *START,
+        schedule(2, ("a", 6, 4, 3, ())),
+        Preempt(request="a", output="drop"),
+        allocate("a", 0, 5, 6),
+        schedule(3, ("a", 0, 6, 0, (5, 6)), resumed=True),
+        process(1, ("a", 0)),
+        process(2, ("a", 3)),
+        process(3, ("a", 0)),
+    )
+    assert [part.start for part in keys(lower((config(depth=3), *crossing)))] == [0, 6, 0]
+
+
+def test_a_stale_rejection_leaves_the_count_of_the_next_generation() -> None:
+    counted = (
+        *START,
+        schedule(2, ("a", 6, 4, 3, ())),
+        Preempt(request="a", output="drop"),
+        process(1, ("a", 0)),
+        process(2, ("a", 3)),
+        allocate("a", 0, 5, 6),
+        schedule(3, ("a", 0, 6, 0, (5, 6)), resumed=True),
+        Computed(request="a", computed=6, cause="session", stale=False),  # as it stands: no generation ends
+        schedule(4, ("a", 6, 1, 0, ())),
+    )
+    assert unpack(keys(lower((config(depth=3), *counted)))[-1].tags[0]).generation == 1
+
+
+def failing(*after: Event, handles: int = 1) -> tuple[Event, ...]:
+    *before, told = load(step=1)
+    assert isinstance(told, Load)
+    told = Load(job=0, request="a", blocks=told.blocks, step=1, handles=handles)
+    return (*before, told, schedule(1, ("a", 8, 1, 0, (1, 2, 3))), *after, process(1, ("a", 0)))
+
+
+FAILED_COUNT = Computed(request="a", computed=0, cause="load_failed", stale=True)
+
+
+@pytest.mark.parametrize(
+    ("told", "handles", "blocks"),
+    [
+        ((Loaded(job=0, ok=False),), 1, {1, 2}),
+        ((Loaded(job=0, ok=False, cancelled=True),), 1, {1, 2}),
+        ((Loaded(job=0, ok=False, failed=((2,),)),), 1, {2}),
+        ((Loaded(job=0, ok=False, handle=0, failed=((1,),)), Loaded(job=0, ok=False, handle=1, failed=((2,),))), 2, {1, 2}),
+    ],
+)
+def test_what_a_load_did_not_bring_is_garbage(told: tuple[Event, ...], handles: int, blocks: set[int]) -> None:
+    log = lower((config(), *failing(*told, FAILED_COUNT, handles=handles)))
+    (launch,) = launches(log, LaunchKind.LOAD)
+    assert isinstance(launch.work, TransferWork)
+    assert {slots.block for slots in launch.work.slots if unpack(slots.tags[0]).version == FAILED} == blocks
+
+
+def test_only_a_failed_load_excuses_what_a_step_finds() -> None:
+    told = Loaded(job=0, ok=False, failed=((2,),))
+    excused = keys(lower((config(), *failing(told, FAILED_COUNT))))[0]
+    assert [unpack(tag).version for tag in excused.expected] == [LOADED] * 4 + [FAILED] * 4 + [0]
+    other = Computed(request="a", computed=0, cause="session", stale=True)
+    assert [unpack(tag).version for tag in keys(lower((config(), *failing(other, told))))[0].expected][4:8] == [
+        FAILED
+    ] * 4  # nobody gets it
+    assert keys(lower((config(), *failing(told))))[0].is_delivered
+
+
+# ---- frees, tables, waits --------------------------------------------------------------------------------------------
+
+
+def test_references_of_others_and_late_releases_free_too() -> None:
+    freeing = (
+        *START,
+        Hold(holder="x", kind="pin", blocks=(1,)),
+        release("a", 2, indices=(1,), cause="deferred"),
+        Drop(holder="x", blocks=(1,), freed=(1,)),
+    )
+    assert [op.blocks for op in lower((config(), *freeing)).ops if isinstance(op, Free)] == [(2,), (1,)]
+
+
+def test_a_preemption_takes_the_whole_table_before_anything_is_released() -> None:
+    resumed = (
+        *START,
+        Preempt(request="a", output="drop"),
+        allocate("a", 0, 5),
+        schedule(2, ("a", 0, 2, 0, (5,)), resumed=True),
+    )
+    assert keys(lower((config(), *resumed), worker=TOLD_OF_NULLS))[-1].blocks == (5,)
+
+
+def test_a_moved_block_stands_where_it_moved() -> None:
+    spec = MambaSpec(block_size=4, mode="align", num_speculative_blocks=1)
+    moving = (
+        Add(request="a", prompt_tokens=4),
+        allocate("a", 0, 1, 2),
+        schedule(1, ("a", 0, 4, 0, (1, 2))),
+        Move(request="a", group=0, from_index=1, to_index=2, block=2),
+        allocate("a", 1, 3),
+        schedule(2, ("a", 4, 1, 0, (3, 2))),
+    )
+    parts = [part for step in shares(lower((config(spec), *moving), worker=TOLD_OF_NULLS)) for part in step]
+    assert parts[-1].blocks == (1, 3, 2)
+
+
+def test_steps_copies_and_zeroings_wait_for_what_their_after_names() -> None:
+    stored = (*START, Store(job=0, request="a", blocks=((1,),), after=(After(step=1),)))
+    after = (After(job=0),)
+    followed: tuple[Event, ...]
+    for followed in (
+        (Schedule(step=2, requests=schedule(2, ("a", 6, 1, 0, ())).requests, after=after),),
+        (Zero(step=2, blocks=(5,), after=after), schedule(2, ("a", 6, 1, 0, ()))),
+        (Copy(step=2, group=0, source=1, target=2, after=after), schedule(2, ("a", 6, 1, 0, ()))),
+    ):
+        log = lower((config(), *stored, *followed))
+        assert event_after(log, index_of(log, LaunchKind.STORE)) in [event for _, event in waits(log, COMPUTE)]
+
+
+def test_a_transfer_within_a_step_runs_behind_the_step_before() -> None:
+    log = lower((config(), Add(request="b", prompt_tokens=1), allocate("b", 0, 11), schedule(7, ("b", 0, 1, 0, (11,))), *load(step=8)))
+    assert [event for _, event in waits(log, FIRST_TRANSFER)] == [event_after(log, index_of(log, LaunchKind.STEP))]
+
+
+def test_poison_is_waited_for_by_readers_and_then_by_the_writer() -> None:
+    log = lower(
+        (
+            config(),
+            *START,
+            release("a", 2, 1, indices=(1, 0), cause="finish"),
+            Store(job=0, request="a", blocks=((1,),)),
+            Add(request="b", prompt_tokens=3),
+            allocate("b", 0, 1),
+            schedule(2, ("b", 0, 3, 0, (1,))),
+        ),
+        poisons=True,
+    )
+    poisoned = event_after(log, index_of(log, LaunchKind.POISON))
+    assert poisoned in [event for _, event in waits(log, FIRST_TRANSFER)]
+    assert poisoned in [event for _, event in waits(log, COMPUTE)]
+    assert all(launch.stream == JANITOR for launch in launches(log, LaunchKind.POISON))
+
+
+# ---- states ----------------------------------------------------------------------------------------------------------
+
+ALIGN = MambaSpec(block_size=4, mode="align", num_speculative_blocks=2)
+NONE = MambaSpec(block_size=64, mode="none", num_speculative_blocks=2)
+
+
+def entry(start: int, tokens: int, drafts: int = 0, *, end: int | None = None, rejected: int = 0, previous: Entry | None = None) -> Entry:
+    return Entry(start, tokens, drafts, start + tokens if end is None else end, 0, previous, rejected)
+
+
+@pytest.mark.parametrize(
+    ("spec", "step", "read", "writes"),
+    [
+        (NONE, entry(0, 6), None, ((0, 6),)),
+        (NONE, entry(6, 1, previous=entry(0, 6)), 0, ((0, 1),)),
+        (NONE, entry(8, 3, 2, previous=entry(6, 3, 2, rejected=1)), 1, ((0, 1), (1, 2), (2, 3))),
+        (NONE, entry(5, 3, 2), 0, ((0, 1), (1, 2), (2, 3))),  # after a hit
+        (ALIGN, entry(0, 5), None, ((1, 5),)),
+        (ALIGN, entry(0, 8), None, ((1, 8), (1, 8))),  # the block is full: its state is kept
+        (ALIGN, entry(8, 1), 1, ((2, 1),)),  # after a hit of 8 tokens
+        (ALIGN, entry(8, 3, 2, previous=entry(6, 3, 2, rejected=1)), 3, ((2, 1), (3, 2), (4, 3))),  # behind the running index 2
+        (ALIGN, entry(7, 3, 2, previous=entry(5, 3, 2, rejected=1)), 2, ((2, 1), (3, 2), (4, 3), (1, 1))),
+        # Scheduled at 9 as if all drafts before were accepted, and really at 7: the indices follow 9, the filled block follows 7.
+        (ALIGN, entry(7, 3, 2, end=12, previous=entry(6, 3, 2, rejected=2)), 2, ((2, 1), (3, 2), (4, 3), (1, 1))),
+    ],
+)
+def test_which_states_a_step_reads_and_writes(spec: MambaSpec, step: Entry, read: int | None, writes: tuple[tuple[int, int], ...]) -> None:
+    assert state_use(spec, step) == (read, writes)
+
+
+def test_an_index_that_the_trace_says_is_read_is_read() -> None:
+    events = [
+        Add(request="a", prompt_tokens=5),
+        allocate("a", 1, 1, 2, 3),
+        schedule(1, ("a", 0, 5, 0, (0, 1, 2, 3))),
+        process(1, ("a", 0)),
+    ]
+    later = schedule(2, ("a", 5, 1, 0, ())).requests[0]
+    told = type(later)(request="a", start=5, tokens=1, drafts=0, new_blocks=((),), resumed=False, reads=((3,),), writes=((1,),))
+    parts = [part for step in shares(lower((config(ALIGN), *events, Schedule(step=2, requests=(told,))))) for part in step]
+    assert isinstance(parts[-1], StatesPart)
+    assert parts[-1].read == 3
+
+
+# ---- what cannot be placed -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("events", "message"),
+    [
+        ((*START, schedule(2, ("a", 6, 1, 0, ())), Zero(step=1, blocks=(5,))), "event 6: step 1 went to the device before this"),
+        ((*START, release("a", 1, indices=(0,)), Zero(step=1, blocks=(5,))), "event 6: step 1 went to the device before this"),
+        ((*START, Add(request="a", prompt_tokens=1)), "event 5: request 'a' is added twice"),
+        ((START[0], START[1], schedule(1, ("a", 0, 1, 0, (1,)), ("a", 1, 1, 0, ()))), "event 4: step 1 names a request twice"),
+        ((*START, Store(job=0, request="a", blocks=((1,),), after=(After(step=5),))), "event 5: step 5 has not been scheduled"),
+        (
+            (*START, Store(job=0, request="a", blocks=((1,),), handles=2), *[Stored(job=0, ok=True, handle=0)] * 2),
+            "event 7: handle 0 of job 0 is over already",
+        ),
+    ],
+)
+def test_what_cannot_be_placed_is_named(events: tuple[Event, ...], message: str) -> None:
+    with pytest.raises(LoweringError) as raised:
+        lower((config(), *events))
+    assert str(raised.value).startswith(message)
+
+
+def test_states_of_every_token_are_refused() -> None:
+    with pytest.raises(LoweringError, match="no kernel keeps the states of mamba mode 'all'"):
+        lower((config(FullAttentionSpec(block_size=4), MambaSpec(block_size=4, mode="all")),))

@@ -24,7 +24,8 @@ _OPTIONAL = {
     "ruff": ("format and lint", "test"),
     "import-linter": ("import rules", "test"),
     "hatchling": ("building the wheel", "test"),
-    "torch": ("KV buffers on a device", "device"),
+    "torch": ("real KV buffers: diff, refute --bytes", "device"),
+    "numpy": ("what torch needs of arrays", "device"),
 }
 
 

@@ -14,6 +14,7 @@ from rich.table import Column, Table
 from settled.proofs.differential.campaign import Total, compare
 from settled.proofs.differential.one import ORDERS, Outcome
 from settled.proofs.differential.rows import Expected, Row
+from settled.proofs.differential.tolerance import measure
 from settled.proofs.report.console import make_console
 from settled.proofs.report.progress_line import progress_line
 from settled.proofs.runner import Exit
@@ -34,15 +35,23 @@ def run(rows: Sequence[Row], *, workloads: int, seed: int, tags_only: bool, as_j
 
         for total in compare(rows, workloads=workloads, seed=seed, numbers=not tags_only, tell=tell):
             totals.append(total)
+    tolerance = None if tags_only else measure()
     code = _exit(totals)
     seconds = time.perf_counter() - began
     if as_json:
         told = {"workloads": workloads, "seed": seed, "numbers": not tags_only, "seconds": round(seconds, 1), "exit_code": int(code)}
-        click.echo(json.dumps({**told, "rows": [_as_dict(total) for total in totals]}, indent=1))
+        passes = None if tolerance is None else tolerance._asdict()
+        click.echo(json.dumps({**told, "rows": [_as_dict(total) for total in totals], "tolerance": passes}, indent=1))
         return code
     _print_table(console, totals)
     for total in totals:
         _print_faults(console, total, seed)
+    if tolerance is not None:
+        console.print(
+            f"a relative tolerance of {tolerance.relative:g} would pass {tolerance.passed} of {tolerance.rows} rows of a window of "
+            f"{tolerance.window} whose oldest block was freed under them and overwritten; as enqueued {tolerance.as_enqueued} are garbled",
+            markup=False,
+        )
     compared = sum(total.compared for total in totals)
     steps, ops = sum(total.steps for total in totals), sum(total.ops for total in totals)
     console.print(

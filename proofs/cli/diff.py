@@ -32,6 +32,9 @@ WORKLOADS_DEFAULT = 100
     type=click.Choice([contract.value for contract in Contract]),
     help="Of --trace: what makes a free safe. Default: settled with a KV consumer, stream_order without.",
 )
+@click.option(
+    "--op-log", "log_path", type=click.Path(path_type=Path, dir_okay=False), help="Of --trace: write what it is lowered to, as NDJSON."
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a table.")
 def diff(
     rows: tuple[str, ...],
@@ -42,6 +45,7 @@ def diff(
     exhaustive: bool,
     path: Path | None,
     contract: str | None,
+    log_path: Path | None,
     as_json: bool,
 ) -> None:
     """Run the reference on real KV buffers: each discipline's workloads as an op log, searched for races, replayed in several orders.
@@ -57,15 +61,15 @@ def diff(
         raise click.UsageError("--trace is of one trace: give no rows, and not --exhaustive")
     if exhaustive and tags_only:
         raise click.UsageError("--exhaustive compares tags alone in any case: leave --tags-only out")
-    if contract is not None and path is None:
-        raise click.UsageError("--contract goes with --trace")
+    if (contract is not None or log_path is not None) and path is None:
+        raise click.UsageError("--contract and --op-log go with --trace")
     if not exhaustive and find_spec("torch") is None:
         click.echo("settled diff: the buffers need torch; pip install 'settled[device]'", err=True)
         sys.exit(EXIT_BAD_INPUT)
     if path is not None:
         from settled.proofs.report import on_buffers
 
-        sys.exit(on_buffers.run(path, Contract(contract) if contract else None, seed=seed, as_json=as_json))
+        sys.exit(on_buffers.run(path, Contract(contract) if contract else None, seed=seed, log_path=log_path, as_json=as_json))
     from settled.proofs.differential.rows import ROWS
 
     wanted = [row for row in ROWS if not rows or any(row.name == each or each in row.name.split("/") for each in rows)]

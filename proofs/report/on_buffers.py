@@ -16,21 +16,25 @@ from settled.proofs.differential.one import Outcome, judge
 from settled.proofs.report.console import make_console
 from settled.proofs.runner import Exit
 from settled.reference.device.foresight import LoweringError
+from settled.reference.device.log_io import write_log
 from settled.reference.device.lowering import lower
 from settled.reference.device.payload import Numbers
 from settled.reference.device.tags import TagError
 from settled.reference.device.worker import RIGHT_WORKER, TOLD_OF_NULLS
 
 
-def run(path: Path, contract: Contract | None, *, seed: int, as_json: bool) -> Exit:
-    """`contract` None: the default of the trace's configuration. `seed`: of the random order."""
+def run(path: Path, contract: Contract | None, *, seed: int, log_path: Path | None, as_json: bool) -> Exit:
+    """`contract` None: the default of the trace's configuration. `seed`: of the random order. `log_path`: where the op log is written.
+
+    Raises OSError where it cannot be.
+    """
     try:
         with path.open("rb") as lines:
             events = [event for _, event in read_trace(lines, str(path))]
         config = events[0]
         assert isinstance(config, Config)
         contract = contract or default_contract(config)
-        assumptions = lower(events).assumptions
+        log = lower(events)
         outcome = judge(events, contract, RIGHT_WORKER, seed=seed, numbers=Numbers())
         told = judge(events, contract, TOLD_OF_NULLS, seed=seed, numbers=Numbers())
     except (LoweringError, TagError) as error:
@@ -39,15 +43,18 @@ def run(path: Path, contract: Contract | None, *, seed: int, as_json: bool) -> E
     except TraceError as error:
         click.echo(f"settled diff: {error}", err=True)
         return Exit.BAD_INPUT
+    if log_path is not None:
+        with log_path.open("w", encoding="utf-8") as out:
+            write_log(log, out)
     code = Exit.HOLDS if _is_clean(outcome) and _is_clean(told) else Exit.VIOLATED
     if as_json:
-        facts = {"trace": str(path), "contract": contract.value, "assumptions": assumptions}
+        facts = {"trace": str(path), "contract": contract.value, "assumptions": log.assumptions}
         workers = {"rows_only_grow": _as_dict(outcome), "told_of_nulls": _as_dict(told)}
         click.echo(json.dumps({**facts, **workers, "exit_code": int(code)}, indent=1))
         return code
     console = make_console()
     console.print(f"{path}: {config.engine}, {outcome.steps} steps, {outcome.ops} ops, contract {contract}", markup=False)
-    for assumed in assumptions:
+    for assumed in log.assumptions:
         console.print(f"  assumed: {assumed}", markup=False)
     _print(console, "a worker whose rows only grow, as vLLM's", outcome)
     _print(console, "a worker that uploads the scheduler's tables, null entries included", told)

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from settled.model.trace_io import read_trace
 from settled.proofs.cli.main import cli
+from settled.reference.device.log_io import read_log
+from settled.reference.device.lowering import lower
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 
@@ -60,6 +63,13 @@ def test_the_contract_is_the_callers() -> None:
     assert told["rows_only_grow"]["races"] > 0
 
 
+def test_the_op_log_is_written_and_read_back(tmp_path: Path) -> None:
+    written = tmp_path / "log.ndjson"
+    assert diff("v0.26.0-swa-b", "--op-log", str(written)).exit_code == 0
+    with (TRACES / "v0.26.0-swa-b.ndjson").open(encoding="utf-8") as lines, written.open(encoding="utf-8") as log:
+        assert read_log(log) == lower([event for _, event in read_trace(lines)])
+
+
 def test_bad_input_is_named(tmp_path: Path) -> None:
     cut = tmp_path / "cut.ndjson"
     lines = (TRACES / "v0.26.0-swa-b.ndjson").read_text(encoding="utf-8").splitlines()
@@ -69,5 +79,10 @@ def test_bad_input_is_named(tmp_path: Path) -> None:
     assert f"settled diff: {cut}: event 2: a gap event" in result.output
     cut.write_text("nonsense\n", encoding="utf-8")
     assert CliRunner().invoke(cli, ["diff", "--trace", str(cut)]).exit_code == 2
-    for arguments in (["settled/loads", "--trace", str(cut)], ["--exhaustive", "--trace", str(cut)], ["--contract", "settled"]):
+    for arguments in (
+        ["settled/loads", "--trace", str(cut)],
+        ["--exhaustive", "--trace", str(cut)],
+        ["--contract", "settled"],
+        ["--op-log", "x"],
+    ):
         assert CliRunner().invoke(cli, ["diff", *arguments]).exit_code == 2

@@ -116,7 +116,10 @@ class _Reader:
                 self.foresight.restarts.add(line)
                 _end_generation(request, stale=True, delivered=event.output != "drop")
             case Finish():
-                _end_generation(self._request(line, event.request), stale=True, delivered=False)
+                request = self._request(line, event.request)
+                _end_generation(request, stale=True, delivered=False)
+                for entry in request.unprocessed:  # those that a preemption made stale, too
+                    entry.is_delivered = False
             case Zero() | Copy():
                 self._within_step(line, event.step)
             case Load():

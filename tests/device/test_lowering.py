@@ -238,7 +238,9 @@ def test_a_stale_step_starts_lower_too_and_the_next_generation_does_not() -> Non
 def test_stale_output_that_is_to_be_delivered_counts_unless_the_request_has_ended() -> None:
     delivering = (*START, Preempt(request="a", output="deliver"))
     assert [part.is_delivered for part in keys(lower((config(), *delivering)))] == [True]
-    assert [part.is_delivered for part in keys(lower((config(), *START, Finish(request="a", reason="abort"))))] == [False]
+    ended = Finish(request="a", reason="abort")
+    assert [part.is_delivered for part in keys(lower((config(), *START, ended)))] == [False]
+    assert [part.is_delivered for part in keys(lower((config(), *delivering, ended)))] == [False]
 
 
 def test_rows_only_grow_unless_the_worker_is_told_of_nulls() -> None:

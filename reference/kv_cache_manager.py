@@ -311,11 +311,13 @@ class KVCacheManager:
         )
 
     def zero_from(self, request_id: str, num_tokens: int) -> None:
-        """A load failed to write what follows the first `num_tokens` tokens: blocks that would have been zeroed are."""
+        """A load failed to write what follows the first `num_tokens` tokens: blocks that would have been zeroed are, before the next step
+        of the request.
+        """
         for manager in self.managers:
             if manager.zeroes_fresh_blocks:
                 blocks = manager.req_to_blocks[request_id][cdiv(num_tokens, manager.block_size) :]
-                self.block_pool.to_zero.extend([block.block_id for block in blocks if not block.is_null])
+                self.preparation.zero_in_own_step(request_id, [block.block_id for block in blocks if not block.is_null])
 
     def can_go_back_to(self, request_id: str, num_computed_tokens: int) -> bool:
         """Whether the request can compute on from there with the blocks that it has."""
@@ -367,11 +369,13 @@ class KVCacheManager:
 
     def free(self, request_id: str, cause: ReleaseCause) -> None:
         """Frees all blocks of the request at once."""
+        self.preparation.forget(request_id)
         for manager in self.managers:
             manager.free(request_id, cause)
 
     def pop_blocks_for_free(self, request_id: str) -> tuple[TableEntries, ...]:
         """Takes the request's tables away, their blocks still referenced: the fence keeps them."""
+        self.preparation.forget(request_id)
         return tuple(manager.pop_blocks_for_free(request_id) for manager in self.managers)
 
     def free_deferred(self, request_id: str, tables: tuple[TableEntries, ...]) -> None:

@@ -7,7 +7,7 @@ else until that has run, though the request does not hold it: the copy itself ho
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from settled.model.events import PerGroup
@@ -24,6 +24,9 @@ class BlockCopy(NamedTuple):
     target: KVCacheBlock
 
 
+PreparationState = tuple[Sequence[int], Sequence[BlockCopy]]
+
+
 class StepPreparation:
     """Copies of the step that is being made up, and of those that are unprocessed. The pool lists what is to be zeroed."""
 
@@ -31,6 +34,7 @@ class StepPreparation:
         self.pool = pool
         self._pending: list[BlockCopy] = []
         self._in_flight: dict[int, list[BlockCopy]] = {}
+        self._owed: dict[str, list[int]] = {}  # blocks, by id, that a request's own next step begins by zeroing
 
     def hold_source(self, holder: str, source: KVCacheBlock) -> None:
         """Takes the source out of the free queue, before any fresh block is taken from it."""
@@ -50,8 +54,19 @@ class StepPreparation:
             loaded = set().union(*blocks)
             self.pool.to_zero[:] = [block for block in self.pool.to_zero if block not in loaded]
 
-    def dispatch(self, step: int, sequence: int) -> None:
-        """The step goes to the device. `step` is the number that the trace shows, `sequence` counts steps without gaps."""
+    def zero_in_own_step(self, request_id: str, block_ids: Sequence[int]) -> None:
+        """Zeroes blocks that the request has had for a while. The request's end does not wait for a step of others."""
+        self._owed.setdefault(request_id, []).extend(block_ids)
+
+    def forget(self, request_id: str) -> None:
+        """The request gives its blocks back: whoever gets them next sees to them."""
+        self._owed.pop(request_id, None)
+
+    def dispatch(self, step: int, sequence: int, request_ids: Iterable[str]) -> None:
+        """The step of these requests goes to the device. `step` is the number in the trace, `sequence` counts steps without gaps."""
+        if self._owed:
+            for request_id in request_ids:
+                self.pool.to_zero.extend(self._owed.pop(request_id, ()))
         if self.pool.to_zero:
             if self.pool.recorder is not None:
                 self.pool.recorder.zero(step, self.pool.to_zero)
@@ -79,11 +94,11 @@ class StepPreparation:
 
     # ---- going back --------------------------------------------------------------------------------------------------
 
-    def save(self) -> tuple[Sequence[int], Sequence[BlockCopy]]:
-        """What `restore` needs to forget what has been added since."""
+    def save(self) -> PreparationState:
+        """What `restore` needs to forget what has been added since: nothing is owed while a step is made up."""
         return tuple(self.pool.to_zero), tuple(self._pending)
 
-    def restore(self, state: tuple[Sequence[int], Sequence[BlockCopy]]) -> None:
+    def restore(self, state: PreparationState) -> None:
         to_zero, pending = state
         self.pool.to_zero[:] = to_zero
         self._pending[:] = pending

@@ -322,7 +322,7 @@ class Scheduler:
         self.next_step += 1
         if self.connector is not None:
             self._start_transfers(step)
-        self.kv_cache_manager.preparation.dispatch(step.step, step.sequence)
+        self.kv_cache_manager.preparation.dispatch(step.step, step.sequence, (entry.request.request_id for entry in entries))
         for entry in entries:
             request = entry.request
             request.num_computed_tokens += entry.tokens

@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import click
 from rich.console import Console
 from rich.table import Column, Table
 
+from settled.proofs.cli.ending import EXIT_INTERRUPTED
 from settled.proofs.differential.campaign import Total, compare
 from settled.proofs.differential.one import ORDERS, Outcome
 from settled.proofs.differential.rows import Expected, Row
-from settled.proofs.differential.tolerance import measure
+from settled.proofs.differential.tolerance import Tolerance, measure
 from settled.proofs.report.console import make_console
 from settled.proofs.report.progress_line import progress_line
 from settled.proofs.runner import Exit
@@ -24,42 +26,66 @@ _WORD = {True: "yes", False: "NO", None: "not shown"}
 
 
 def run(rows: Sequence[Row], *, workloads: int, seed: int, tags_only: bool, as_json: bool) -> Exit:
-    """Compares, prints, returns how it ended."""
+    """Compares, prints, returns how it ended. What has been compared until an interrupt is printed before it passes on."""
     console = make_console()
     began = time.perf_counter()
-    totals: list[Total] = []
-    with progress_line(console, "settled diff", is_quiet=as_json) as say:
+    done = _Done(len(rows), workloads, seed, not tags_only)
+    try:
+        with progress_line(console, "settled diff", is_quiet=as_json) as say:
 
-        def tell(total: Total) -> None:
-            say(f"row {len(totals) + 1} of {len(rows)}: {total.row.name}, {total.workloads} workloads")
+            def tell(total: Total) -> None:
+                done.under_way = total
+                say(f"row {len(done.totals) + 1} of {done.rows}: {total.row.name}, {total.workloads} workloads")
 
-        for total in compare(rows, workloads=workloads, seed=seed, numbers=not tags_only, tell=tell):
-            totals.append(total)
-    tolerance = None if tags_only else measure()
-    code = _exit(totals)
-    seconds = time.perf_counter() - began
-    if as_json:
-        told = {"workloads": workloads, "seed": seed, "numbers": not tags_only, "seconds": round(seconds, 1), "exit_code": int(code)}
-        passes = None if tolerance is None else tolerance._asdict()
-        click.echo(json.dumps({**told, "rows": [_as_dict(total) for total in totals], "tolerance": passes}, indent=1))
-        return code
-    _print_table(console, totals)
-    for total in totals:
-        _print_faults(console, total, seed)
-    if tolerance is not None:
+            for total in compare(rows, workloads=workloads, seed=seed, numbers=done.with_numbers, tell=tell):
+                done.totals.append(total)
+                done.under_way = None
+        tolerance = measure() if done.with_numbers else None
+    except KeyboardInterrupt:
+        done.print(console, None, time.perf_counter() - began, EXIT_INTERRUPTED, as_json=as_json)
+        raise
+    code = _exit(done.totals)
+    done.print(console, tolerance, time.perf_counter() - began, code, as_json=as_json)
+    return code
+
+
+@dataclass(slots=True)
+class _Done:
+    """What was asked for, and what has come of it: rows that are through, and the one that is not."""
+
+    rows: int
+    workloads: int  # a row
+    seed: int
+    with_numbers: bool
+    totals: list[Total] = field(default_factory=list)
+    under_way: Total | None = None
+
+    def print(self, console: Console, tolerance: Tolerance | None, seconds: float, code: int, *, as_json: bool) -> None:
+        totals = [*self.totals, *([] if self.under_way is None else [self.under_way])]
+        if as_json:
+            asked = {"workloads": self.workloads, "seed": self.seed, "numbers": self.with_numbers}
+            ended = {"seconds": round(seconds, 1), "exit_code": int(code)}
+            passes = None if tolerance is None else tolerance._asdict()
+            click.echo(json.dumps({**asked, **ended, "rows": [_as_dict(total) for total in totals], "tolerance": passes}, indent=1))
+            return
+        _print_table(console, totals)
+        for total in totals:
+            _print_faults(console, total, self.seed)
+        if tolerance is not None:
+            console.print(
+                f"a relative tolerance of {tolerance.relative:g} would pass {tolerance.passed} of {tolerance.rows} rows of a window of "
+                f"{tolerance.window} whose oldest block was freed under them and overwritten; "
+                f"as enqueued {tolerance.as_enqueued} are garbled",
+                markup=False,
+            )
+        compared = sum(total.compared for total in totals)
+        steps, ops = sum(total.steps for total in totals), sum(total.ops for total in totals)
+        through = f"{len(totals)}" if len(self.totals) == self.rows else f"interrupted after {len(self.totals)} of {self.rows}"
         console.print(
-            f"a relative tolerance of {tolerance.relative:g} would pass {tolerance.passed} of {tolerance.rows} rows of a window of "
-            f"{tolerance.window} whose oldest block was freed under them and overwritten; as enqueued {tolerance.as_enqueued} are garbled",
+            f"{through} rows of {self.workloads} workloads: {steps} steps, {ops} ops, {compared} outputs compared bit for bit, "
+            f"{seconds:.1f} s; exit code {int(code)}",
             markup=False,
         )
-    compared = sum(total.compared for total in totals)
-    steps, ops = sum(total.steps for total in totals), sum(total.ops for total in totals)
-    console.print(
-        f"{len(totals)} rows of {workloads} workloads: {steps} steps, {ops} ops, {compared} outputs compared bit for bit, {seconds:.1f} s; "
-        f"exit code {int(code)}",
-        markup=False,
-    )
-    return code
 
 
 def _exit(totals: Sequence[Total]) -> Exit:

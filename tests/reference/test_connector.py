@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from settled.model.events import Computed, Config, Drop, Event, Hold, Load, Loaded, PerGroup, Preempt, Release, Store
+from settled.model.events import Computed, Config, Drop, Event, Hold, Load, Loaded, PerGroup, Preempt, Release, Store, Zero
 from settled.model.monitor import Monitor
 from settled.model.properties import Contract, Property
 from settled.model.specs import FullAttentionSpec, SlidingWindowSpec
@@ -291,6 +291,39 @@ def test_a_failed_load_leaves_what_is_before_the_first_failed_block() -> None:
     step = run.engine.schedule()
     assert step is not None
     assert [(entry.start, entry.tokens, entry.new_blocks) for entry in step.entries] == [(4, 10, ((1, 2, 3, 4),))]
+    run.finish()
+
+
+def zeroes(run: Run) -> list[tuple[int, tuple[int, ...]]]:
+    return [(event.step, event.blocks) for event in run.events if isinstance(event, Zero)]
+
+
+def fails_beside_another() -> Run:
+    """A load into blocks 1 to 3 fails from block 2 on, and then a step of another request runs, which has block 4."""
+    run = Run(replace(CONFIG, zero_fresh_blocks=True))
+    run.add("r", 14, offer=(12, True))
+    run.add("other", 2)
+    run.engine.schedule()
+    run.done(Completion(0, failed=((2, 3),)))
+    run.engine.process()
+    run.engine.schedule({"other": (1, 0)})
+    assert zeroes(run) == [(0, (4,))]
+    return run
+
+
+def test_what_a_failed_load_did_not_bring_is_zeroed_in_a_step_of_the_request() -> None:
+    run = fails_beside_another()
+    run.engine.schedule()
+    assert zeroes(run)[1:] == [(2, (5, 2, 3))]
+    run.finish()
+
+
+def test_what_a_failed_load_did_not_bring_is_not_zeroed_once_the_request_is_gone() -> None:
+    """Its blocks come back at once: no step of its own is in flight, and a zeroing in that of another would not be waited for."""
+    run = fails_beside_another()
+    run.engine.abort("r")
+    run.engine.schedule()
+    assert [step for step, _ in zeroes(run)] == [0]
     run.finish()
 
 

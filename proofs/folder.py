@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,6 +15,15 @@ _Finding = TypeVar("_Finding")
 
 class CorpusError(ValueError):
     """A file of the corpus is not what this version writes; the message names it and says what is wrong."""
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Raises the OSErrors of writing a file with its name: that of a full disk has none."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 class Folder:
@@ -32,18 +41,15 @@ class Folder:
 
     def replace(self, path: Path, text: str) -> None:
         """Writes a whole file beside its place and moves it there."""
-        try:
-            with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=self.path, suffix=".part", delete=False) as part:
-                try:
-                    part.write(text)
-                    part.flush()
-                    Path(part.name).replace(path)
-                except BaseException:
-                    with suppress(OSError):
-                        Path(part.name).unlink()
-                    raise
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, str(path)) from error
+        with naming(path), tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=self.path, suffix=".part", delete=False) as part:
+            try:
+                part.write(text)
+                part.flush()
+                Path(part.name).replace(path)
+            except BaseException:
+                with suppress(OSError):
+                    Path(part.name).unlink()
+                raise
 
 
 def read_json(path: Path, parse: Callable[[dict[str, Any]], _Finding]) -> _Finding:

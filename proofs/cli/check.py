@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, NoReturn
+from typing import IO, TYPE_CHECKING
 
 import click
 
 from settled.model.properties import Contract, Property
+from settled.proofs.cli.refusal import Choice, Refusal
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,9 +22,13 @@ if TYPE_CHECKING:
     from settled.model.events import Config
     from settled.model.monitor import Monitor, PropertyResult, Report
 
-EXIT_BAD_INPUT = 2
 PICTURE_ROWS_MAX = 12
 _STYLE = {"holds": "green", "violated": "bold red", "not checked": "yellow", "undecided": "yellow"}
+_HINTS = {
+    errno.ENOENT: "is it spelt as it should be? a recorder numbers its files: trace.ndjson becomes trace.core0.0.ndjson",
+    errno.EACCES: "change the file's permissions, or pipe it in: ... | settled check -",
+    errno.EISDIR: "name a file in it: one trace at a time",
+}
 _EXIT_MEANING = {0: "holds", 1: "violated", 3: "unknown"}
 
 
@@ -31,14 +36,14 @@ _EXIT_MEANING = {0: "holds", 1: "violated", 3: "unknown"}
 @click.argument("trace", metavar="TRACE")
 @click.option(
     "--contract",
-    type=click.Choice([contract.value for contract in Contract]),
+    type=Choice([contract.value for contract in Contract]),
     help="What makes a free safe. Default: settled if the trace's engine has a KV consumer, stream_order if not.",
 )
 @click.option(
     "--property",
     "properties",
     multiple=True,
-    type=click.Choice([name.value for name in Property]),
+    type=Choice([name.value for name in Property]),
     help="Check this property only; may be given several times.",
 )
 @click.option("--picture", is_flag=True, help="Draw the first violation; reads the file a second time.")
@@ -60,9 +65,9 @@ def check(trace: str, contract: str | None, properties: tuple[str, ...], picture
         with _opened(trace) as (lines, source):
             monitor, config = _watch(lines, source, Contract(contract) if contract else None, wanted)
     except TraceError as error:
-        _reject(str(error))
+        raise Refusal(error) from error
     except OSError as error:
-        _reject(f"{trace}: {error.strerror}: expected a readable file, or - for standard input")
+        raise Refusal(f"{trace}: {error.strerror}: expected a readable file, or - for standard input", _hint_for(error)) from error
     report = monitor.finish()
     if as_json:
         click.echo(json.dumps({"trace": source, "engine": config.engine, **report.as_dict()}, indent=2))
@@ -73,9 +78,8 @@ def check(trace: str, contract: str | None, properties: tuple[str, ...], picture
     sys.exit(report.exit_code)
 
 
-def _reject(message: str) -> NoReturn:
-    click.echo(f"settled check: {message}", err=True)
-    sys.exit(EXIT_BAD_INPUT)
+def _hint_for(error: OSError) -> str:
+    return _HINTS.get(error.errno or 0, "the file must hold a trace, one JSON object a line")
 
 
 @contextmanager

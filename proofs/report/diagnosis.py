@@ -28,6 +28,11 @@ _OPTIONAL = {
     "numpy": ("what torch needs of arrays", "device"),
 }
 
+EXTRA_OF = {package: extra for package, (_, extra) in _OPTIONAL.items()}
+_IMPORTED_AS = {"z3-solver": "z3", "pytest-xdist": "xdist", "import-linter": "importlinter"}
+# Module → the package that brings it.
+MODULES = {_IMPORTED_AS.get(package, package): package for package in (*_REQUIRED, *_OPTIONAL)}
+
 
 class Finding(NamedTuple):
     """One line of the diagnosis. `state` is a version, or says what is wrong; `hint`, what to do about it."""
@@ -102,7 +107,10 @@ def _engines() -> Finding:
     """The releases that lie here; `settled engines list` tells whether each can be imported."""
     from settled.reference.engines.environments.installed import installed_releases
 
-    here = ", ".join(str(release) for release in installed_releases())
+    try:
+        here = ", ".join(str(release) for release in installed_releases())
+    except (OSError, ValueError) as error:
+        return Finding("engines", f"unreadable: {error}", "settled hunt", getattr(error, "hint", ""), False)
     return Finding("engines", here or "none", "settled hunt", "" if here else "settled engines install vllm", bool(here), False)
 
 

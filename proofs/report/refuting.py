@@ -22,6 +22,7 @@ from settled.model.kinds import SlidingWindow
 from settled.model.properties import Property
 from settled.model.search.bounded import Shortest, UndecidedError
 from settled.model.trace_io import encode_event, write_trace
+from settled.proofs.folder import naming
 from settled.proofs.progress import STEPS_MAX, two_requests
 from settled.proofs.refutations import Counterexample, Refutation, Replayed, run_on_reference, search
 from settled.proofs.report.console import make_console
@@ -146,7 +147,7 @@ def _write(counterexample: Counterexample, replayed: Replayed | None, folder: Pa
     if replayed is not None:
         traces[f"{name}.right.ndjson"] = replayed.right_events
     for file, events in traces.items():
-        with (folder / file).open("w", encoding="utf-8") as out:
+        with naming(folder / file), (folder / file).open("w", encoding="utf-8") as out:
             write_trace(events, out)
 
 

@@ -239,10 +239,8 @@ class Cvc5:
     def __init__(self, *, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
         try:
             import cvc5
-        except ImportError as error:
-            raise SolverMissingError(
-                "cvc5 is not installed" if isinstance(error, ModuleNotFoundError) else f"cvc5 is damaged: {error}"
-            ) from error
+        except ModuleNotFoundError as error:
+            raise SolverMissingError("cvc5 is not installed") from error
         self._cvc5 = cvc5
         self._timeout_ms = str(int(timeout_seconds * 1000))
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import NamedTuple
 
 # What it is for; the first group is required.
@@ -63,6 +66,7 @@ def diagnose() -> Iterator[Finding]:
     yield _solver("cvc5", "cvc5", is_required=False)
     yield _engines()
     yield _device()
+    yield _c_compiler()
 
 
 def _package(package: str, purpose: str, hint: str, *, is_required: bool) -> Finding:
@@ -101,6 +105,14 @@ def _device() -> Finding:
     except Exception as error:
         return Finding("device", f"damaged torch: {_first_line(error)}", purpose, "pip install --force-reinstall torch", False)
     return Finding("device", "no CUDA device", purpose, "", False)
+
+
+def _c_compiler() -> Finding:
+    """What Triton builds the launchers of its kernels with: what CC names, or else gcc or clang."""
+    names = [os.environ["CC"]] if os.environ.get("CC") else ["gcc", "clang"]
+    found = next(filter(None, map(shutil.which, names)), None)
+    hint = "" if found else "install gcc or clang, or name one by CC"
+    return Finding("C compiler", Path(found).name if found else "missing", "kernels on a CUDA device", hint, found is not None)
 
 
 def _engines() -> Finding:

@@ -1,4 +1,4 @@
-"""A timeline as plain values for a page: compact lists of numbers, with the columns named beside them.
+"""A timeline as plain values for a page: compact lists, which `assets/model.js` unpacks.
 
 Positions count events from 0; `end` is the first position past a span, the number of events where it never ends.
 """
@@ -16,10 +16,6 @@ from settled.proofs.showing.story import Told, tell
 from settled.proofs.showing.timeline import Timeline
 from settled.proofs.showing.uses import Part, Run
 from settled.proofs.showing.words import words_of
-
-HOLDING_COLUMNS = ("block", "owner", "group", "index", "begin", "end", "ended")
-PART_COLUMNS = ("step", "owner", "begin", "end", "scheduled", "start", "tokens", "drafts", "uses")
-BAR_COLUMNS = ("begin", "end", "slot", "kind", "label", "step")
 
 
 def page_data(timeline: Timeline, *, finding: str = "") -> dict[str, Any]:
@@ -41,9 +37,9 @@ def page_data(timeline: Timeline, *, finding: str = "") -> dict[str, Any]:
         "prompts": timeline.prompts,
         "events": _events(timeline),
         "steps": [[span.step, span.begin, end if span.end is None else span.end] for span in timeline.steps],
-        "holdings": {"columns": HOLDING_COLUMNS, "rows": _holdings(timeline)},
+        "holdings": _holdings(timeline),
         "cached": [[block, begin, end if until is None else until] for block, begin, until in timeline.owners.cached],
-        "parts": {"columns": PART_COLUMNS, "rows": [_part(part, end) for part in timeline.parts]},
+        "parts": [_part(part, end) for part in timeline.parts],
         "workerRows": timeline.rows.rows,
         "counters": {
             owner: [[each.position, each.computed, each.in_flight, each.stale, each.settled] for each in known]
@@ -128,6 +124,7 @@ def _owner(timeline: Timeline, event: Event) -> int | None:
 
 
 def _holdings(timeline: Timeline) -> list[list[int | None]]:
+    """In the order of their beginnings."""
     end = len(timeline.events)
     return [
         [each.block, each.owner, each.group, each.index, each.begin, end if each.end is None else each.end, each.ended]
@@ -148,7 +145,6 @@ def _plain(runs: list[Run]) -> list[list[int]]:
 def _lanes(lanes: Lanes, end: int) -> dict[str, Any]:
     return {
         "note": printable(lanes.note),
-        "barColumns": BAR_COLUMNS,
         "lanes": [
             {
                 "name": lane.name,

@@ -15,6 +15,7 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
+from settled.model.trace_io import printable
 from settled.proofs.showing.data import page_data
 from settled.proofs.showing.timeline import Timeline
 
@@ -24,14 +25,14 @@ LIBRARY, LICENCE = "d3.min.js", "d3.LICENSE"
 
 def page_of(timeline: Timeline, *, finding: str = "") -> str:
     """The text of the page. `finding`: a sentence about something that no event of the trace shows."""
-    return render(page_data(timeline, finding=finding), title=f"{timeline.config.engine} · {timeline.source}")
+    return render(page_data(timeline, finding=finding), title=printable(f"{timeline.config.engine} · {timeline.source}"))
 
 
 def render(data: dict[str, Any], *, title: str) -> str:
     """Fills the template."""
     scripts = [_asset(LIBRARY), *(_asset(name) for name in SCRIPTS)]
     return Template(_asset("page.html")).substitute(
-        title=html.escape(title.encode("utf-8", "replace").decode()),
+        title=html.escape(title),
         policy=_policy(scripts),
         style=_asset("page.css"),
         licence=html.escape(_asset(LICENCE)),

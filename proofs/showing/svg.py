@@ -39,8 +39,7 @@ text { font: 11px system-ui, "Segoe UI", "DejaVu Sans", sans-serif; fill: #1b1f2
 
 def svg_of(timeline: Timeline) -> str:
     """The text of the image. Without a violation, the beginning of the trace."""
-    first = min(timeline.violations, key=lambda found: found[1].line) if timeline.violations else None
-    return _Drawing(timeline, None if first is None else tell(timeline, *first)).draw()
+    return _Drawing(timeline, tell(timeline, *timeline.violations[0]) if timeline.violations else None).draw()
 
 
 @dataclass

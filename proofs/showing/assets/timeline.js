@@ -3,6 +3,7 @@
 
 const TimeLine = (() => {
   const FONT = '12px system-ui, "Segoe UI", Roboto, sans-serif', SMALL = '11px system-ui, "Segoe UI", Roboto, sans-serif';
+  const TINY = '8px system-ui, "Segoe UI", Roboto, sans-serif', HOLDERS_MAX = 3;  // that are drawn beside each other
   const HEIGHT_MIN = 240, READS_FROM = 1.5, LABELS_FROM = 52;  // pixels an event from which reads and labels are drawn
   const HEIGHT_SHARE = 0.62;  // of the window
   const canvas = document.getElementById("time");
@@ -185,7 +186,7 @@ const TimeLine = (() => {
       const begin = Math.max(x1, Layout.GUTTER);
       context.fillText(Canvas.fitted(context, bar.label, x1 + wide - begin - 8), begin + 4, y + tall / 2 + 0.5);
     }
-    hit.push({ x: x1, y, wide, tall, text: `${bar.label}\nfrom line ${lineOf(bar.begin)} to ${lineOf(bar.end)}` });
+    hit.push({ x: x1, y, wide, tall, text: () => `${bar.label}\nfrom line ${lineOf(bar.begin)} to ${lineOf(bar.end)}` });
   }
 
   // Down from what is waited for to what waits.
@@ -235,16 +236,30 @@ const TimeLine = (() => {
     for (const [block, y] of places) {
       context.strokeStyle = Theme.colour("rule");
       Canvas.line(context, Layout.GUTTER, y + Layout.BLOCK - 0.5, View.width(), y + Layout.BLOCK - 0.5);
-      for (const each of Model.byBlock.get(block) ?? []) holding(each, y);
-      for (const each of Model.cachedByBlock.get(block) ?? []) cached(each, y);
+      for (const each of distinct(Model.byBlock.get(block) ?? [])) holding(each, y);
+      for (const each of distinct(Model.cachedByBlock.get(block) ?? [])) cached(each, y);
     }
     if (perEvent > READS_FROM) uses(places);
     for (const [block, y] of places) violations(block, y);
   }
 
+  // Of spans in the order of their beginnings those in sight; of what is no wider than a pixel one for each pixel.
+  function* distinct(spans) {
+    let last = -1;
+    for (const each of spans) {
+      if (each.begin > to) return;
+      if (each.end < from - 1) continue;
+      const pixel = Math.floor(at(each.begin));
+      if ((each.end - each.begin) * perEvent < 1 && pixel === last) continue;
+      last = pixel;
+      yield each;
+    }
+  }
+
   function holding(each, y) {
-    if (!isSeen(each.begin, each.end)) return;
-    const x1 = left(each.begin), x2 = Math.max(right(each.end), x1 + 1), top = y + 2, tall = Layout.BLOCK - 5;
+    const slots = Math.min(Model.holdersAtOnce.get(each.block), HOLDERS_MAX), slot = Math.min(each.slot, slots - 1);
+    const tall = (Layout.BLOCK - 5) / slots, top = y + 2 + slot * tall;
+    const x1 = left(each.begin), x2 = Math.max(right(each.end), x1 + 1);
     const isDimmed = View.state.hits && View.state.hits.owners.size && !View.state.hits.owners.has(each.owner);
     context.fillStyle = Theme.tint(each.owner, isDimmed ? 0.12 : 0.42);
     context.fillRect(x1, top, x2 - x1, tall);
@@ -256,25 +271,26 @@ const TimeLine = (() => {
       context.fillRect(x1, top, 2, tall);
     }
     if (x2 - x1 > 26) {
-      context.font = SMALL;
+      context.font = slots > 1 ? TINY : SMALL;
       context.textAlign = "left";
       context.textBaseline = "middle";
       context.fillStyle = Theme.colour("ink");
       const begin = Math.max(x1, Layout.GUTTER);
-      context.fillText(Canvas.fitted(context, holderText(each), x2 - begin - 8), begin + 5, top + tall / 2 - 2);
+      context.fillText(Canvas.fitted(context, holderText(each), x2 - begin - 8), begin + 5, top + tall / 2 - (slots > 1 ? 0 : 2));
     }
-    hit.push({
-      x: x1, y, wide: x2 - x1, tall: Layout.BLOCK,
-      text: `block ${each.block}: ${holderText(each)}${each.group >= 0 ? ` of group ${each.group}` : ""}\nfrom line ${lineOf(each.begin)} to ${lineOf(each.end)}`
-        + (each.ended === null ? "" : `\nits generation ended at line ${lineOf(each.ended)}`),
-    });
+    hit.push({ x: x1, y: top, wide: x2 - x1, tall, text: () => holdingText(each) });
+  }
+
+  function holdingText(each) {
+    const where = each.group >= 0 ? ` of group ${each.group}` : "";
+    const ended = each.ended === null ? "" : `\nits generation ended at line ${lineOf(each.ended)}`;
+    return `block ${each.block}: ${holderText(each)}${where}\nfrom line ${lineOf(each.begin)} to ${lineOf(each.end)}${ended}`;
   }
 
   const holderText = (each) => Model.owners[each.owner] + (each.index >= 0 ? ` [${each.index}]` : "");
   const lineOf = (position) => (position < Model.size ? Model.events.lines[position] : "the end");
 
   function cached(each, y) {
-    if (!isSeen(each.begin, each.end)) return;
     const x1 = left(each.begin), x2 = Math.max(right(each.end), x1 + 1);
     context.fillStyle = Theme.colour("cached");
     context.fillRect(x1, y + 1, x2 - x1, 2.5);
@@ -319,7 +335,7 @@ const TimeLine = (() => {
     context.lineWidth = isTold ? 2.5 : 1;
     context.strokeRect(x1 + 0.5, top + 0.5, x2 - x1 - 1, tall - 1);
     context.lineWidth = 1;
-    hit.push({ x: x1, y, wide: x2 - x1, tall: Layout.BLOCK, text: each.sentence });
+    hit.push({ x: x1, y, wide: x2 - x1, tall: Layout.BLOCK, text: () => each.sentence });
   }
 
   function violatedLabel(each, y, taken) {
@@ -329,10 +345,12 @@ const TimeLine = (() => {
     context.font = "bold " + SMALL;
     context.textAlign = "left";
     context.textBaseline = "middle";
+    const text = Canvas.fitted(context, violatedText(each), free - begin), wide = context.measureText(text).width;
+    context.fillStyle = Theme.colour("bad-paper");
+    context.fillRect(begin - 2, y + 4, wide + 4, 13);
     context.fillStyle = Theme.colour("bad");
-    const text = Canvas.fitted(context, violatedText(each), free - begin);
     context.fillText(text, begin, y + Layout.BLOCK / 2 - 3);
-    taken.push([begin, begin + context.measureText(text).width + 8]);
+    taken.push([begin, begin + wide + 8]);
   }
 
   function violatedText(each) {
@@ -352,7 +370,7 @@ const TimeLine = (() => {
 
   function textAt(px, py) {
     const found = hit.findLast((each) => each.x <= px && px <= each.x + each.wide && each.y <= py && py <= each.y + each.tall);
-    if (found && px >= Layout.GUTTER) return found.text;
+    if (found && px >= Layout.GUTTER) return found.text();
     if (px < Layout.GUTTER || py < Layout.OVERVIEW) return "";
     const position = positionAt(px);
     return `line ${lineOf(position)}: ${Model.events.words[position]}`;

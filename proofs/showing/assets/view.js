@@ -51,8 +51,17 @@ const View = (() => {
 
   function go(position) {
     state.cursor = Math.min(Math.max(position, 0), Model.size - 1);
+    follow();
     reveal();
     changed();
+  }
+
+  // Once the request that is shown has nothing left, that of the event is more telling.
+  function follow() {
+    const owner = Model.events.owner[state.cursor];
+    if (owner === null || owner === state.owner || Model.isThere(state.owner, state.cursor)) return;
+    state.owner = owner;
+    if (state.choice === "request") choose("request");
   }
 
   function select(number) {

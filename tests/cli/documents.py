@@ -1,9 +1,9 @@
 """What the documents show: console blocks, run as they stand, and the text that they should hold.
 
-`python tests/cli/documents.py --write [NAME.md]...` brings the output of every block up to date that this environment can run. A block whose first
-line is ```console shows commands after `$ `, each followed by what it prints. `...` stands for anything, white space at line ends does not
-count. The commands of one block run one after another in one folder, in which `docs` and `tests` are those of the checkout; documents
-that show the same block share its run.
+`python tests/cli/documents.py --write [NAME.md]...` brings the output of every block up to date that this environment can run. A block
+whose first line is ```console shows commands after `$ `, each followed by what it prints. `...` stands for anything, white space at line
+ends does not count. The commands of one block run one after another in one folder, in which `docs` and `tests` are those of the checkout;
+documents that show the same block share its run.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ PARTS_OF_EVENTS = (
     events.UnprocessedRequest,
     events.PendingJob,
 )
-_EXAMPLE = {"block_size": 16, "window": 32, "chunk": 32, "sink": 4, "name": "mine"}  # any valid numbers: only the kind is asked about
+_TOKENS = 16  # any valid number: only the kind is asked about
 
 
 def reference() -> str:
@@ -107,8 +107,8 @@ def _kinds() -> list[str]:
 
 def _is_judged(spec: type[KVCacheSpec]) -> str:
     def known(**more: Any) -> bool:
-        own = {each.name for each in fields(spec)}
-        return kind_of(spec(**{name: value for name, value in _EXAMPLE.items() if name in own}, **more), prompt=1) is not None
+        required: dict[str, Any] = {each.name: _TOKENS for each in fields(spec) if each.default is MISSING}
+        return kind_of(spec(**{**required, **more}), prompt=1) is not None
 
     if spec is MambaSpec:
         judged = [mode for mode in ("none", "align", "all") if known(mode=mode)]

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from logs import Host
 from torch import Tensor
-from workloads import FAULT_1, FAULT_2, NUMBERS, made
+from workloads import FAULT_2, NUMBERS, made
 
 from settled.model.specs import FullAttentionSpec, KVCacheSpec, MambaSpec, SinkWindowSpec
 from settled.reference.device.attention import bits
@@ -235,7 +235,7 @@ def _wrong_cell(launches: Launches) -> None:
 
 @pytest.mark.parametrize("plant", [_wrong_tag, _range_too_short, _range_too_early, _wrong_expectation, _wrong_cell])
 def test_what_is_planted_in_the_device_log_shows(plant: Callable[[Launches], None]) -> None:
-    ready = made(FAULT_1)
+    ready = made(FAULT_2)
     launches = interpreted_launches(ready.compiled, ready.numbered)
     plant(launches)
     assert replay_interpreted(launches, ready.order).differences(replay_outcome(ready.compiled, ready.numbered, ready.order))

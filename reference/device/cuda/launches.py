@@ -305,6 +305,8 @@ def check_back_end(device: torch.device) -> None:
     """Raises BackEndError where tensors of the device and the kernels do not go together."""
     if device.type == "cpu" and not kernels.IS_INTERPRETED:
         raise BackEndError("on the CPU kernels run in Triton's interpreter: set TRITON_INTERPRET=1 before anything imports triton")
+    if device.type == "cpu" and kernels.TRITON_VERSION < (3, 7):
+        raise BackEndError("Triton's interpreter works with numpy 2.4 and newer from triton 3.7 on: upgrade triton")
     if device.type == "cuda" and kernels.IS_INTERPRETED:
         raise BackEndError("TRITON_INTERPRET is set, so kernels would run on the CPU: unset it before anything imports triton")
     if device.type not in ("cpu", "cuda"):

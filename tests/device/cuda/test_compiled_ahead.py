@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import subprocess
@@ -17,6 +18,7 @@ from workloads import NUMBERS
 
 from settled.model.specs import FullAttentionSpec, MambaSpec
 from settled.reference.device.compiling import compile_log
+from settled.reference.device.cuda import kernels
 from settled.reference.device.cuda.interpreted import interpreted_launches
 from settled.reference.device.cuda.launches import Gate
 from settled.reference.device.cuda.variants import Variant, variants_for
@@ -31,6 +33,7 @@ def script(name: str, *arguments: str, cache: Path) -> subprocess.CompletedProce
     """In a process of its own, whose kernels are compiled and not interpreted, and which finds nothing compiled before."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TRITON_")}
     environment["TRITON_CACHE_DIR"] = str(cache)
+    environment["PYTHONPATH"] = os.pathsep.join([str(HERE), str(HERE.parent), *filter(None, [environment.get("PYTHONPATH")])])
     command = [sys.executable, str(HERE / name), *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
 
@@ -61,6 +64,31 @@ def test_what_the_interpreter_runs_and_the_compiler_refuses_is_refused_and_compi
     assert "total" in ran.stderr
     assert "CompilationError" in ran.stderr
     assert "set TRITON_INTERPRET=1" in ran.stdout
+
+
+def _asked(variant: Variant) -> list[list[object]]:
+    """What Triton's launcher knows of each argument: type, and alignment of pointers; of a constant its value."""
+    known = []
+    for name, kind in variant.signature().items():
+        if kind == "constexpr":
+            known.append([kind, variant.constants[name]])
+        else:
+            known.append([kind, ("D" if variant.is_aligned(name) else "") if kind.startswith("*") else None])
+    return known
+
+
+@pytest.mark.slow
+def test_tritons_launcher_asks_for_one_binary_a_variant_whatever_a_launch_is_told(tmp_path: Path) -> None:
+    """A second one would be compiled behind a closed gate, and wait for it."""
+    ran = script("launch_nowhere.py", cache=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    binaries = json.loads(ran.stdout)
+    launched = variants_for(NUMBERS.head_dim)
+    variants = [getattr(launched, name) for name in launched.__dataclass_fields__]
+    assert {name for name, _ in inspect.getmembers(kernels) if name.endswith("_kernel")} == set(binaries)
+    for name, found in binaries.items():
+        expected = [_asked(variant) for variant in variants if variant.kernel is getattr(kernels, name)]
+        assert sorted(map(str, found)) == sorted(map(str, expected)), name
 
 
 def _type(argument: object) -> str:

@@ -36,7 +36,7 @@ def _stream(log: OpLog, index: int) -> int:
 @pytest.mark.parametrize("groups", GROUPS.values(), ids=GROUPS)
 def test_garbled_reads_are_those_of_the_result_in_any_order(groups: tuple[object, ...]) -> None:
     garbled = 0
-    for seed in range(12):
+    for seed in range(6):
         log = random_log(seed, groups, 6, 2, 32, 9)  # type: ignore[arg-type]
         compiled = compile_log(log)
         numbered = NumberedLog(compiled)
@@ -47,7 +47,7 @@ def test_garbled_reads_are_those_of_the_result_in_any_order(groups: tuple[object
             assert sorted(found) == sorted(result.garbled)
             assert outcome.is_clean == result.counts.is_clean
             garbled += len(found)
-    assert garbled > 50
+    assert garbled > 30
 
 
 def test_a_digest_is_the_sum_of_the_mixed_tags_that_a_row_reads() -> None:

@@ -97,7 +97,7 @@ class CudaDevice:
             raise CudaError("torch finds no CUDA device")
         self.torch_device = torch.device(self.platform.buffers, self.platform.cuda.current_device())
         self.is_lost = False
-        self._cycles_per_second: float | None = None
+        self.cycles_per_second = 0.0
         self._streams: list[Any] = []
         self.need_streams(1)  # the first stream makes the context
         self.driver.adopt()
@@ -149,16 +149,17 @@ class CudaDevice:
         return self.driver.is_idle(self.handle(stream))
 
     def keep_busy(self, stream: int, seconds: float) -> None:
-        """Enqueues a kernel of one thread that runs for about that long. Measures the device's clock the first time: not behind a gate."""
+        """Enqueues a kernel of one thread that runs for about that long. `measure_clock` comes first."""
         cycles = int(seconds * self.cycles_per_second)
         self.enqueue(stream, lambda: self.platform.cuda._sleep(cycles))
 
-    @property
-    def cycles_per_second(self) -> float:
-        """What torch's busy kernel counts, the highest of three measurements: a device at rest clocks low. Raises CudaError."""
-        if self._cycles_per_second is None:
-            self._cycles_per_second = max(self._measure_cycles() for _ in range(3))
-        return self._cycles_per_second
+    def measure_clock(self) -> None:
+        """How many cycles torch's busy kernel counts in a second, once: the most of three rounds, since a device at rest clocks low.
+
+        Waits for the device. Raises CudaError where it does not answer.
+        """
+        if not self.cycles_per_second:
+            self.cycles_per_second = max(self._measure_cycles() for _ in range(3))
 
     def _measure_cycles(self) -> float:
         first, second = self.driver.new_event(is_timed=True), self.driver.new_event(is_timed=True)

@@ -19,11 +19,12 @@ from settled.reference.device.cuda.runtime import CudaDevice
 PROBE_SECONDS = 1.0
 WARM_UP_SECONDS = 60.0  # spin kernels are compiled first
 MOST_RANKS = 1 << 18
-AHEAD = 32
-"""How many launches may stand behind closed gates: some ten commands each, of the 1,024 that a launch queue takes before it blocks."""
+AHEAD = 8
+"""How many launches may stand behind closed gates. A launch queue takes about 1,024 commands before it blocks; a load is dozens of them."""
 
 _CLOSED_SECONDS = 0.003  # how long a gate is looked at before it counts as closed
 _LOOKS_PER_SECOND = 2_000_000  # of a spin kernel: one over the bus takes half a microsecond and more
+_MOST_LOOKS = (1 << 31) - 1  # one kernel, whose numbers are 32 bits wide
 
 
 class ProbeError(RuntimeError):
@@ -35,7 +36,7 @@ class Words:
 
     def __init__(self, device: CudaDevice, count: int) -> None:
         self.tensor = device.platform.pinned(count)
-        self._first = self.tensor.data_ptr()
+        self._first: int = self.tensor.data_ptr()
         self._host = (ctypes.c_int32 * count).from_address(self._first)
 
     def __getitem__(self, index: int) -> int:
@@ -125,7 +126,7 @@ class Tickets:
             raise ValueError(f"an order has {ranks:,} launches; there are tickets for {MOST_RANKS:,}")
         self._run, self._ranks, self._done = self._run + 1, ranks, 0
         if isinstance(self.gates, SpinGates):
-            self.gates.looks = int(max(seconds, PROBE_SECONDS) * _LOOKS_PER_SECOND)
+            self.gates.looks = min(int(seconds * _LOOKS_PER_SECOND), _MOST_LOOKS)
         self.open(0)
 
     def wait(self, stream: int, rank: int) -> None:
@@ -217,7 +218,7 @@ class Tickets:
         self.post(stream, 1)
         for other in others:
             device.touch(other)
-        if not device.wait_until(lambda: all(map(device.is_idle, others)), left() / 4):
+        if self.ahead > 1 and not device.wait_until(lambda: all(map(device.is_idle, others)), left() / 4):
             self.ahead = 1  # a closed gate holds up other streams: then nothing may stand behind one
         if device.wait_until(lambda: self.is_open(2) or device.is_idle(stream), _CLOSED_SECONDS):
             return f"the gate on stream {stream} was not closed"

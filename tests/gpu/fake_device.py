@@ -348,6 +348,7 @@ class FakeGpu:
     cycles_per_second: float = 2e9
     seconds_a_look: float = 5e-7
     environment: dict[str, str] = field(default_factory=lambda: dict(ENVIRONMENT))
+    grace_seconds: float = 5.0
 
     def __post_init__(self) -> None:
         self.changed = threading.Condition()
@@ -373,7 +374,9 @@ class FakeGpu:
 
     @property
     def platform(self) -> Platform:
-        return Platform(self.cuda, lambda: self.library, "cpu", self.pinned, FakeSpin(self), self.environment)
+        return Platform(
+            self.cuda, lambda: self.library, "cpu", self.pinned, FakeSpin(self), self.environment, self.grace_seconds, self.grace_seconds
+        )
 
     def queued(self, launch: Callable[[int], None], log: OpLog) -> Callable[[int], None]:
         """The launch as a device takes it: put on the current stream. The host's run at once; copies beside kernels, of which one runs at a

@@ -30,7 +30,7 @@ ENVIRONMENT = {
     "CUDA_MODULE_LOADING": "EAGER",  # lazily, the first launch of a kernel may wait for the device: behind a closed gate, for ever
     "CUDA_DEVICE_MAX_CONNECTIONS": str(MOST_STREAMS),  # streams that share a connection wait for each other's gates
 }
-_CALIBRATION_CYCLES, _CALIBRATION_SECONDS = 4_000_000, 10.0
+_CALIBRATION_CYCLES = 4_000_000
 
 
 class CudaError(RuntimeError):
@@ -68,7 +68,8 @@ class Platform:
     """What a device stands on; a fake one stands here in dry runs.
 
     `cuda`: torch.cuda. `library`: loads libcuda. `buffers`: torch's name of the device that holds buffers. `pinned`: makes words.
-    `spin`: the kernels that wait and post where the driver cannot.
+    `spin`: the kernels that wait and post where the driver cannot. `environment`: the process's variables. `grace_seconds`: how long work
+    may take to end that nothing holds up any more; `warm_up_seconds`: the same of spin kernels that have to be compiled first.
     """
 
     cuda: Any = torch.cuda
@@ -77,6 +78,8 @@ class Platform:
     pinned: Callable[[int], Tensor] = pinned_words
     spin: SpinKernels = field(default_factory=SpinKernels)
     environment: MutableMapping[str, str] = field(default_factory=lambda: os.environ)
+    grace_seconds: float = 5.0
+    warm_up_seconds: float = 60.0
 
 
 class CudaDevice:
@@ -166,8 +169,8 @@ class CudaDevice:
         self.record(first, 1)
         self.enqueue(1, lambda: self.platform.cuda._sleep(_CALIBRATION_CYCLES))
         self.record(second, 1)
-        if not self.wait_until(lambda: self.driver.has_happened(second), _CALIBRATION_SECONDS):
-            raise CudaError(f"the device did not end a short kernel in {_CALIBRATION_SECONDS:g} s")
+        if not self.wait_until(lambda: self.driver.has_happened(second), self.platform.grace_seconds):
+            raise CudaError(f"the device did not end a short kernel in {self.platform.grace_seconds:g} s")
         seconds = self.driver.seconds_between(first, second)
         self.discard((first, second))
         return _CALIBRATION_CYCLES / seconds

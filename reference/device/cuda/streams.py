@@ -8,7 +8,6 @@ its end.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -17,9 +16,6 @@ from settled.reference.device.cuda.driver import DriverError
 from settled.reference.device.cuda.runtime import POLL_SECONDS, CudaDevice
 from settled.reference.device.ops import HOST, HostSync, Launch, LaunchKind, Op, OpLog, Record, Wait, stream_name
 from settled.reference.device.orders import LaunchOrder
-
-GRACE_SECONDS = 5.0
-"""How long work may take to end once all gates are open."""
 
 
 class StreamsError(RuntimeError):
@@ -118,11 +114,12 @@ class _Natural:
         error.add_note(f"the host was at op {self.at} of {len(self.log.ops)}")
         self.device.is_lost = True
         try:
-            if self.device.drain(GRACE_SECONDS):
+            grace = self.device.platform.grace_seconds
+            if self.device.drain(grace):
                 self.device.discard(self.events)
                 self.device.is_lost = False
             else:
-                error.add_note(f"work was left on the device: it did not end in {GRACE_SECONDS:g} s")
+                error.add_note(f"work was left on the device: it did not end in {grace:g} s")
         except DriverError as failed:
             error.add_note(f"the device has failed: {failed}")
 
@@ -141,19 +138,11 @@ class _Directed(_Natural):
         self.stuck: int | None = None  # at the deadline: the rank whose turn it was
 
     def run(self) -> None:
-        watchdog = threading.Timer(self.seconds, self._expire)
-        watchdog.daemon = True
-        watchdog.start()
-        try:
+        with self.tickets.released_after(self.seconds, self._expire):
             super().run()
-        finally:
-            watchdog.cancel()
-            watchdog.join()  # so that it does not open the gates of the next run
 
     def _expire(self) -> None:
-        """In a thread of its own: the host's may be stuck in a launch queue that is full."""
-        self.stuck = self.tickets.done
-        self.tickets.release()
+        self.stuck = self.tickets.done  # before the gates are opened, after which it would tell nothing
 
     # ---- what the host does --------------------------------------------------------------------------------------------
 

@@ -162,7 +162,8 @@ class FakeSpin(SpinKernels):
                     return
                 self.gpu.pause()
 
-        self.gpu.cuda.put(kernel if self.gpu.spin == "works" else lambda: None)
+        how = {"works": kernel, "never closed": lambda: None, "hangs": lambda: self.gpu.hold(lambda: False)}
+        self.gpu.cuda.put(how[self.gpu.spin])
 
     def post(self, words: Tensor, index: int, value: int) -> None:
         def kernel() -> None:
@@ -187,7 +188,10 @@ class _Function:
             code = self._state()
             if code != SUCCESS:
                 return code
-        return self.gpu.codes.get(self.name, SUCCESS) or self.body(*map(_passed, self.argtypes, arguments))
+        code = self.gpu.codes.get(self.name, SUCCESS)
+        if code == LAUNCH_FAILED:
+            self.gpu.failure = RuntimeError(f"{self.name} was told to fail")
+        return code or self.body(*map(_passed, self.argtypes, arguments))
 
     def _state(self) -> int:
         if not self.gpu.has_started:
@@ -330,9 +334,10 @@ _WITH_V2 = frozenset({"cuEventDestroy_v2", "cuStreamWaitValue32_v2", "cuStreamWr
 class FakeGpu:
     """A fake device; use it in a `with`, whose end ends its threads.
 
-    `queue_length`: commands that a launch queue takes. `memory_operations`, `spin`: how gates behave ("works"; "never closed", "never
-    opened"). `attribute`: the answer to whether the first version of the operations may be used. `shares_queue`: all streams stand in one
-    queue. `missing`: functions that libcuda lacks. `codes`: what functions answer, by name.
+    `queue_length`: commands that a launch queue takes. `memory_operations`: how they behave ("works", "never closed", "never opened");
+    `spin`: how spin kernels do ("works", "never closed", "hangs"). `attribute`: the answer to whether the first version of the operations
+    may be used. `shares_queue`: all streams stand in one queue. `missing`: functions that libcuda lacks. `codes`: what functions answer, by
+    name; a failed launch fails the device. `seconds_a_look`: of a spin kernel.
     """
 
     queue_length: int = 1024
@@ -415,3 +420,8 @@ class FakeGpu:
         if self.is_closed:
             raise _ClosedError
         time.sleep(_POLL_SECONDS)
+
+    def settled(self, seconds: float = 5.0) -> bool:
+        """Whether all work ends in that time."""
+        with self.changed:
+            return self.changed.wait_for(lambda: all(stream.ended == stream.enqueued for stream in self.streams), seconds)

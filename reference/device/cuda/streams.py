@@ -74,7 +74,8 @@ class _Natural:
             self._launch(index, op)
         elif isinstance(op, Record):
             self.device.record(self.events[op.event], op.stream)
-        elif isinstance(op, Wait):
+        else:
+            assert isinstance(op, Wait)
             self.device.wait(op.stream, self.events[op.event])
 
     def _launch(self, index: int, op: Launch) -> None:

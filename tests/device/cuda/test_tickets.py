@@ -57,7 +57,7 @@ def test_the_probe_finds_what_works(name: str) -> None:
         before = [device.handle(stream) for stream in device.streams]
         began = time.monotonic()
         tickets = device.tickets
-        assert time.monotonic() - began < 2.5
+        assert time.monotonic() - began < 10
         assert (tickets.gates.name, tickets.refused, tickets.ahead) == (gates, refused, ahead)
         assert all(map(device.is_idle, device.streams)), "nothing is left behind a gate"
         held = [stream for stream in gpu.streams if stream.ended < stream.enqueued]

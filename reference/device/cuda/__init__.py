@@ -1,1 +1,1 @@
-"""Op logs on a CUDA device: Triton kernels, real streams, directed orders. Torch and Triton are imported here and nowhere above."""
+"""Real buffers on a CUDA device. Only this package imports triton; nothing here is imported where no buffers are asked for."""

@@ -137,6 +137,9 @@ class FakeCuda:
         stream: FakeStream | None = getattr(self._current, "stream", None)
         return stream
 
+    def synchronize(self) -> None:
+        assert self.gpu.settled(), "the device does not end its work"
+
     def _sleep(self, cycles: int) -> None:
         self.put(lambda: time.sleep(cycles / self.gpu.cycles_per_second))
 
@@ -295,6 +298,11 @@ class FakeLibcuda:
         number = record.recorded  # as of now: nothing to wait for before the first record
         return self._put(stream, lambda: self.gpu.hold(lambda: record.happened >= number))
 
+    def _cuMemHostGetDevicePointer(self, pointer: ctypes.c_uint64, address: int, flags: int) -> int:  # noqa: N802
+        assert flags == 0
+        pointer.value = address
+        return SUCCESS if self.gpu.is_pinned(address) else INVALID_VALUE
+
     # ---- stream memory operations --------------------------------------------------------------------------------------
 
     def _cuStreamWaitValue32(self, stream: int, address: int, value: int, flags: int) -> int:  # noqa: N802
@@ -327,7 +335,7 @@ class FakeLibcuda:
         return next(stream for stream in self.gpu.streams if stream.cuda_stream == handle)
 
 
-_WITH_V2 = frozenset({"cuEventDestroy_v2", "cuStreamWaitValue32_v2", "cuStreamWriteValue32_v2"})
+_WITH_V2 = frozenset({"cuEventDestroy_v2", "cuMemHostGetDevicePointer_v2", "cuStreamWaitValue32_v2", "cuStreamWriteValue32_v2"})
 
 
 @dataclass(eq=False)
@@ -380,7 +388,15 @@ class FakeGpu:
     @property
     def platform(self) -> Platform:
         return Platform(
-            self.cuda, lambda: self.library, "cpu", self.pinned, FakeSpin(self), self.environment, self.grace_seconds, self.grace_seconds
+            cuda=self.cuda,
+            library=lambda: self.library,
+            buffers="cpu",
+            pinned=self.pinned,
+            copy=lambda target, source: self.cuda.put(lambda: target.copy_(source)),
+            spin=FakeSpin(self),
+            environment=self.environment,
+            grace_seconds=self.grace_seconds,
+            warm_up_seconds=self.grace_seconds,
         )
 
     def queued(self, launch: Callable[[int], None], log: OpLog) -> Callable[[int], None]:

@@ -59,23 +59,30 @@ def _check_blocking(environment: MutableMapping[str, str]) -> None:
 
 
 def pinned_words(count: int) -> Tensor:
-    """`count` zeroed int32 in pinned host memory, at the same address on the device and the host (unified addressing)."""
+    """`count` zeroed int32 in pinned host memory."""
     return torch.zeros(count, dtype=torch.int32, pin_memory=True)
+
+
+def copy_on_stream(target: Tensor, source: Tensor) -> None:
+    """Enqueues a copy on torch's current stream."""
+    target.copy_(source, non_blocking=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Platform:
     """What a device stands on; a fake one stands here in dry runs.
 
-    `cuda`: torch.cuda. `library`: loads libcuda. `buffers`: torch's name of the device that holds buffers. `pinned`: makes words.
-    `spin`: the kernels that wait and post where the driver cannot. `environment`: the process's variables. `grace_seconds`: how long work
-    may take to end that nothing holds up any more; `warm_up_seconds`: the same of spin kernels that have to be compiled first.
+    `cuda`: torch.cuda. `library`: loads libcuda. `buffers`: torch's name of the device that holds buffers. `pinned`: makes words. `copy`:
+    enqueues a copy. `spin`: the kernels that wait and post where the driver cannot. `environment`: the process's variables.
+    `grace_seconds`: how long work may take to end that nothing holds up any more; `warm_up_seconds`: the same of spin kernels that have to
+    be compiled first.
     """
 
     cuda: Any = torch.cuda
     library: Callable[[], Any] = load_libcuda
     buffers: str = "cuda"
     pinned: Callable[[int], Tensor] = pinned_words
+    copy: Callable[[Tensor, Tensor], None] = copy_on_stream
     spin: SpinKernels = field(default_factory=SpinKernels)
     environment: MutableMapping[str, str] = field(default_factory=lambda: os.environ)
     grace_seconds: float = 5.0
@@ -102,8 +109,11 @@ class CudaDevice:
         self.is_lost = False
         self.cycles_per_second = 0.0
         self._streams: list[Any] = []
-        self.need_streams(1)  # the first stream makes the context
+        self.need_streams(1)
+        self.platform.cuda.synchronize()  # now this thread has the context, whatever was made lazily before
         self.driver.adopt()
+        self._on_host = self.platform.pinned(1)
+        self._on_device = torch.zeros(1, dtype=torch.int32, device=self.torch_device)
 
     @cached_property
     def tickets(self) -> Tickets:
@@ -144,8 +154,14 @@ class CudaDevice:
             work()
 
     def touch(self, stream: int) -> None:
-        """Enqueues a kernel that does next to nothing."""
-        self.enqueue(stream, lambda: self.platform.cuda._sleep(1))
+        """Enqueues a kernel and copies both ways, of next to nothing: a bit of all that goes through a stream."""
+
+        def work() -> None:
+            self.platform.cuda._sleep(1)
+            self.platform.copy(self._on_device, self._on_host)
+            self.platform.copy(self._on_host, self._on_device)
+
+        self.enqueue(stream, work)
 
     def is_idle(self, stream: int) -> bool:
         """Whether all has run that was enqueued there. Raises DriverError, of a failed kernel say."""

@@ -38,8 +38,8 @@ class Words:
 
     def __init__(self, device: CudaDevice, count: int) -> None:
         self.tensor = device.platform.pinned(count)
-        self._first: int = self.tensor.data_ptr()
-        self._host = (ctypes.c_int32 * count).from_address(self._first)
+        self._host = (ctypes.c_int32 * count).from_address(self.tensor.data_ptr())
+        self._first = device.driver.device_address(self.tensor.data_ptr())
 
     def __getitem__(self, index: int) -> int:
         word: int = self._host[index]
@@ -53,6 +53,7 @@ class Words:
         self._host[:count] = [value] * count
 
     def address(self, index: int) -> int:
+        """On the device."""
         return self._first + ctypes.sizeof(ctypes.c_int32) * index
 
 
@@ -238,6 +239,7 @@ class Tickets:
         device, others = self._device, [other for other in self._device.streams if other != stream]
         self.begin(2, PROBE_SECONDS)
         self.wait(stream, 1)
+        device.touch(stream)  # a copy that stands behind a gate must not hold up the copies of others
         self.post(stream, 1)
         for other in others:
             device.touch(other)

@@ -59,6 +59,9 @@ def test_the_real_platform_is_the_default() -> None:
     platform = Platform()
     assert platform.cuda is torch.cuda
     assert platform.buffers == "cuda"
+    target = torch.zeros(2)
+    platform.copy(target, torch.ones(2))
+    assert target.tolist() == [1, 1]
     if torch.cuda.is_available():
         assert pinned_words(3).tolist() == [0, 0, 0]
         assert pinned_words(3).is_pinned()

@@ -234,7 +234,7 @@ def test_an_order_that_cannot_be_ends_at_the_deadline(name: str, kind: str) -> N
 def test_the_watchdog_opens_the_gates_for_a_host_that_is_stuck_in_a_full_launch_queue() -> None:
     """More launches may stand behind gates here than the queue takes."""
     log = log_of(*[poison(1) for _ in range(6)], step(0))
-    with fake(queue_length=4) as (gpu, device):
+    with fake(queue_length=6) as (gpu, device):
         assert device.tickets.ahead == AHEAD
         began = time.monotonic()
         with pytest.raises(GateTimeoutError, match=r"waited for launch 6 .*; the host was at op [1-5], putting it on its stream"):

@@ -155,7 +155,7 @@ def test_a_spin_kernel_looks_for_as_long_as_a_run_may_take() -> None:
         gates = device.tickets.gates
         assert isinstance(gates, SpinGates)
         device.tickets.begin(1, 3.0)
-        assert gates.looks == 6_000_000
+        assert gates.looks == 12_000_000
         device.tickets.begin(1, 1e9)
         assert gates.looks == 2**31 - 1, "a kernel's numbers are 32 bits wide"
 

@@ -25,15 +25,17 @@ from settled.reference.device.cuda.runtime import ENVIRONMENT, Platform
 from settled.reference.device.cuda.spin import SpinKernels
 from settled.reference.device.ops import HOST, Launch, LaunchKind, OpLog
 
-SUCCESS, INVALID_VALUE, NOT_INITIALIZED, INVALID_CONTEXT, NOT_READY, LAUNCH_FAILED = 0, 1, 3, 201, 600, 719
+SUCCESS, INVALID_VALUE, NOT_INITIALIZED, INVALID_CONTEXT, NOT_READY, LAUNCH_FAILED, NOT_SUPPORTED = 0, 1, 3, 201, 600, 719, 801
 NAMES = {
     INVALID_VALUE: b"CUDA_ERROR_INVALID_VALUE",
     NOT_INITIALIZED: b"CUDA_ERROR_NOT_INITIALIZED",
     INVALID_CONTEXT: b"CUDA_ERROR_INVALID_CONTEXT",
     NOT_READY: b"CUDA_ERROR_NOT_READY",
     LAUNCH_FAILED: b"CUDA_ERROR_LAUNCH_FAILED",
-    801: b"CUDA_ERROR_NOT_SUPPORTED",
+    NOT_SUPPORTED: b"CUDA_ERROR_NOT_SUPPORTED",
 }
+FIRST_VERSION_OF_OPERATIONS = ("cuStreamWaitValue32", "cuStreamWriteValue32")  # off by default; libcuda has the functions all the same
+HAVE_TWO_VERSIONS = (*FIRST_VERSION_OF_OPERATIONS, "cuEventDestroy", "cuEventElapsedTime", "cuMemHostGetDevicePointer")
 COPIES = (LaunchKind.UPLOAD, LaunchKind.LOAD, LaunchKind.STORE)
 _CONTEXT, _POLL_SECONDS = 0xC0DE, 1e-4
 
@@ -225,12 +227,11 @@ class FakeLibcuda:
 
     def __getattr__(self, name: str) -> _Function:
         body = getattr(type(self), f"_{name.removesuffix('_v2')}", None)
-        if (
-            body is None
-            or name in self.gpu.missing
-            or name.endswith("_v2") != (f"{name.removesuffix('_v2')}_v2" in _WITH_V2 - self.gpu.missing)
-        ):
+        has_two = name.removesuffix("_v2") in HAVE_TWO_VERSIONS
+        if body is None or name in self.gpu.missing or (name.endswith("_v2") and not has_two):
             raise AttributeError(name)
+        if name in FIRST_VERSION_OF_OPERATIONS and not self.gpu.attribute:
+            body = _not_supported
         if name not in self._functions:
             self._functions[name] = _Function(self.gpu, name, lambda *arguments: body(self, *arguments))
         return self._functions[name]
@@ -335,7 +336,8 @@ class FakeLibcuda:
         return next(stream for stream in self.gpu.streams if stream.cuda_stream == handle)
 
 
-_WITH_V2 = frozenset({"cuEventDestroy_v2", "cuMemHostGetDevicePointer_v2", "cuStreamWaitValue32_v2", "cuStreamWriteValue32_v2"})
+def _not_supported(*details: object) -> int:
+    return NOT_SUPPORTED
 
 
 @dataclass(eq=False)

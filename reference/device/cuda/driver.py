@@ -101,7 +101,7 @@ class Driver:
     def seconds_between(self, first: int, second: int) -> float:
         """Between two timed events that have happened, on the device's clock."""
         milliseconds = c_float()
-        self._call("cuEventElapsedTime", byref(milliseconds), first, second)
+        self._call(self._newest("cuEventElapsedTime"), byref(milliseconds), first, second)
         return milliseconds.value / 1000
 
     def device_address(self, pinned: int) -> int:

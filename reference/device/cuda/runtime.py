@@ -54,7 +54,7 @@ def check_environment(environment: MutableMapping[str, str]) -> None:
 
 
 def _check_blocking(environment: MutableMapping[str, str]) -> None:
-    if environment.get("CUDA_LAUNCH_BLOCKING", "0") != "0":
+    if environment.get("CUDA_LAUNCH_BLOCKING", "") not in ("", "0"):
         raise CudaError("CUDA_LAUNCH_BLOCKING is set: each launch would wait for its gate, and no other stream would ever open it")
 
 

@@ -188,6 +188,8 @@ class Tickets:
         """Finds out which gates work, on all streams that the device has by now; at once where that is known. Raises ProbeError."""
         if self._probed == len(self._device.streams):
             return
+        for stream in self._device.streams:
+            self._device.touch(stream)  # once before a gate is closed: what is loaded late may wait for the device
         if not self._device.drain(self._device.platform.grace_seconds):
             raise ProbeError("the streams have other work that does not end")
         if not self.refused:

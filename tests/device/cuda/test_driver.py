@@ -94,4 +94,4 @@ def test_a_machine_without_a_driver() -> None:
         with pytest.raises(RuntimeError, match=r"^no NVIDIA driver: libcuda\.so\.1"):
             load_libcuda()
     else:
-        assert not Driver(load_libcuda()).has_started
+        assert load_libcuda() is not None

@@ -47,6 +47,8 @@ FOUND = {
     "that do not hold": ({"memory_operations": "never closed"}, SPIN, "the gate on stream 1 was not closed", AHEAD),
     "that do not open": ({"memory_operations": "never opened"}, SPIN, "the gate on stream 1 did not open when the host opened it", AHEAD),
     "streams that wait for each other": ({"shares_queue": True}, MEMORY, "", 1),
+    "copies that wait for each other": ({"shares_copies": True}, MEMORY, "", 1),
+    "kernels that are loaded late": ({"loads_lazily": True}, MEMORY, "", AHEAD),
 }
 
 

@@ -18,6 +18,7 @@ SIGN = tl.constexpr(states.SIGN)
 FACTOR = tl.constexpr(state_tensors.FACTOR)
 NOWHERE = tl.constexpr(2**31 - 1)  # past every position
 
+TRITON_VERSION = tuple(map(int, triton.__version__.split(".")[:2]))
 IS_INTERPRETED = bool(triton.knobs.runtime.interpret)
 """Whether the kernels below run in Triton's interpreter: decided by TRITON_INTERPRET when this module is imported."""
 

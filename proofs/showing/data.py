@@ -83,6 +83,8 @@ def _violation(timeline: Timeline, told: Told) -> dict[str, Any]:
         "cause": printable(found.cause),
         "sentence": found.sentence(),
         "why": told.why,
+        "verb": told.verb,
+        "label": told.label,
         "position": _at(timeline, told),
         "certain": told.position,
         "begin": told.begin,

@@ -19,7 +19,21 @@ from settled.model.trace_io import printable
 from settled.proofs.showing.data import page_data
 from settled.proofs.showing.timeline import Timeline
 
-SCRIPTS = ("model.js", "theme.js", "canvas.js", "layout.js", "view.js", "timeline.js", "tokens.js", "panels.js", "search.js", "main.js")
+SCRIPTS = (
+    "model.js",
+    "theme.js",
+    "canvas.js",
+    "layout.js",
+    "view.js",
+    "frame.js",
+    "lanes.js",
+    "blocks.js",
+    "timeline.js",
+    "tokens.js",
+    "panels.js",
+    "search.js",
+    "main.js",
+)
 LIBRARY, LICENCE = "d3.min.js", "d3.LICENSE"
 
 

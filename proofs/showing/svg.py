@@ -196,12 +196,9 @@ class _Drawing:
 
     def _lost(self, y: float) -> None:
         assert self.told is not None
-        found = self.told.violation
         x1, x2 = self._x(self.told.begin), self._x(self.told.end if self.told.end < len(self.timeline.events) else None)
         self._add("rect", "lost", x=x1, y=y + 1, width=max(x2 - x1, 6), height=BLOCK - 2)
-        verb = "writes" if found.property == "write_owned" else "reads"
-        who = "the next step" if found.step is None else f"step {found.step}"
-        self._add("text", "bad", _cut(f"{who} {verb} it", max(x2 - x1, 90) - 6), x=x1 + 4, y=y + 12)
+        self._add("text", "bad", _cut(self.told.label, max(x2 - x1, 90) - 6), x=x1 + 4, y=y + 12)
 
 
 def _plain(of: str, **attributes: float) -> dict[str, str]:

@@ -3,7 +3,7 @@
 // as computed and what is settled.
 
 const Tokens = (() => {
-  const FONT = '12px system-ui, "Segoe UI", Roboto, sans-serif', SMALL = '11px system-ui, "Segoe UI", Roboto, sans-serif';
+  const { FONT, SMALL } = Canvas;
   const LABELS = 104, RIGHT = 12, TOP = 34, TABLE = 34, STEP = 24, AROUND = 2;  // blocks around what matters
   const BLOCKS_MAX = 28, CELL_MIN = 14;  // pixels a block
   const canvas = document.getElementById("tokens");
@@ -15,7 +15,7 @@ const Tokens = (() => {
     size = Model.data.groups[group]?.blockSize ?? 1;
     const flying = owner === null ? [] : inFlight(cursor);
     const shown = violation === null ? null : Model.violations[violation];
-    const needs = shown && shown.step === null && shown.owner === owner && shown.group === group && shown.position === cursor ? [shown] : [];
+    const needs = shown?.needed && shown.step === null && shown.owner === owner && shown.group === group && shown.position === cursor ? [shown] : [];
     const height = TOP + TABLE + STEP * Math.max(flying.length + needs.length, Model.data.depth) + 14;
     context = Canvas.begin(canvas, View.width(), height);
     if (owner === null) return nothing("no request");
@@ -156,8 +156,7 @@ const Tokens = (() => {
     context.fillStyle = Theme.colour("paper");
     context.font = "bold " + SMALL;
     context.textAlign = "center";
-    const verb = each.property === "write_owned" ? "writes" : "reads";
-    context.fillText(x2 - x1 > 40 ? verb : x2 - x1 > 7 ? "!" : "", (x1 + x2) / 2, y + STEP / 2 - 2.5);
+    context.fillText(x2 - x1 > 40 ? each.verb : x2 - x1 > 7 ? "!" : "", (x1 + x2) / 2, y + STEP / 2 - 2.5);
     if (!lost.has(each.index)) lost.set(each.index, holderNow(each.block));
   }
 

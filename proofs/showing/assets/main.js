@@ -113,7 +113,7 @@ const Main = (() => {
     View.resize(element("time").parentElement.clientWidth);
     View.onChange(drawSoon);
     if (Model.usedBlocks.length > ROWS_MANY) View.state.choice = "request";
-    if (Model.violations.length) View.select(0);
+    if (Model.violations.length) View.select(Model.data.first);
     else {
       View.go(Model.steps[0]?.begin ?? 0);
       View.choose(View.state.choice);

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from settled.model.events import Process
 from settled.model.monitor import Violation
 from settled.model.properties import Property
+from settled.proofs.showing.owners import PRUNES
 from settled.proofs.showing.timeline import Timeline
 from settled.proofs.showing.uses import Part
 
-BY_A_PRUNE = ("window", "connector_finish")
 _VERBS = {Property.READ_RESIDENT: "reads", Property.ROLLBACK_RESIDENT: "reads", Property.WRITE_OWNED: "writes"}
 
 
@@ -114,7 +114,7 @@ def _rejections(timeline: Timeline, part: Part) -> list[Chapter]:
 
 
 def _why(timeline: Timeline, violation: Violation, freed: int | None) -> str:
-    if freed is None or violation.freed_by is None or violation.release_cause not in BY_A_PRUNE:
+    if freed is None or violation.freed_by is None or violation.release_cause not in PRUNES:
         return ""
     counters = timeline.counters_before(timeline.names.number(violation.freed_by), freed)
     if counters is None:

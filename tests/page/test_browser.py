@@ -108,6 +108,7 @@ def test_the_violation_is_told_and_marked(driver: Any, pages: dict[str, Path], s
         assert is_in_sight(driver, canvas)
         assert share(driver, canvas, "--bad") > 0.001
         assert share(driver, canvas, "--paper") > 0.3
+    assert share(driver, "time", "--bad-paper") > 0.0005  # behind the label in the row of the block
 
 
 def test_without_a_violation_nothing_is_red(driver: Any, pages: dict[str, Path]) -> None:

@@ -181,20 +181,22 @@ const Tokens = (() => {
 
   // Where the settled and the computed tokens end.
   function marks({ computed, settled }, height) {
-    const draw = (tokens, text, colour, align) => {
+    const draw = (tokens, text, colour, wanted) => {
       const at = scale(tokens);
       if (at < LABELS - 1 || at > View.width()) return;
+      context.font = "bold " + SMALL;
+      const wide = context.measureText(text).width + 6, fits = { left: at + wide <= View.width(), right: at - wide >= 0 };
+      const align = fits[wanted] ? wanted : wanted === "left" ? "right" : "left";
       context.strokeStyle = context.fillStyle = Theme.colour(colour);
       context.setLineDash(colour === "dim" ? [4, 3] : []);
       Canvas.line(context, at, 14, at, height - 4);
       context.setLineDash([]);
-      context.font = "bold " + SMALL;
       context.textAlign = align;
       context.fillText(text, at + (align === "left" ? 4 : -4), 9);
     };
     const isTight = Math.abs(scale(computed) - scale(settled)) < 4;
-    draw(settled, isTight ? `settled = computed = ${computed}` : `settled ${settled}`, "good", scale(settled) < LABELS + 150 ? "left" : "right");
-    if (!isTight) draw(computed, `computed ${computed}`, "dim", scale(computed) > View.width() - 110 ? "right" : "left");
+    draw(settled, isTight ? `settled = computed = ${computed}` : `settled ${settled}`, "good", "right");
+    if (!isTight) draw(computed, `computed ${computed}`, "dim", "left");
   }
 
   return { draw, canvas };

@@ -27,6 +27,7 @@ _OPTIONAL = {
     "selenium": ("the browser tests of pages", "test"),
     "torch": ("real KV buffers: diff, refute --bytes", "device"),
     "numpy": ("what torch needs of arrays", "device"),
+    "triton": ("kernels: diff --device cuda", "cuda"),
 }
 
 

@@ -19,7 +19,8 @@ from settled.proofs.showing.timeline import timeline_of
 pytestmark = pytest.mark.browser
 
 RECORDED = ("v0.25.1-min-spec-reject", "v0.25.1-connector-overwrite", "v0.33.0-conn-apc-spec")
-BROKEN = ("drafts-unpruned", "optimistic", "stale-applied")  # violations with a block and without, of steps and of none
+# Disciplines, and seeds whose runs violate them: with a block and without, in a step, before the next one, and in none.
+BROKEN = {"drafts-unpruned": 5, "optimistic": 14, "undrained": 20, "mamba-local": 16, "no-fence": 8}
 LONG_EVENTS = 10_000
 # Generous, for machines that do other things at the same time: tests/bench/page_speed.py measures.
 OPENED_MS_MAX, STEP_MS_MAX = 10_000, 500
@@ -56,7 +57,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
     traces = {name: recorded(name) for name in RECORDED}
     traces |= {"hostile": hostile_trace(), "long": long_trace(LONG_EVENTS)}
-    traces |= {name: short_trace(DISCIPLINES[name]) for name in BROKEN}
+    traces["bare"] = recorded(RECORDED[0])[:1]
+    traces |= {name: short_trace(DISCIPLINES[name], seed) for name, seed in BROKEN.items()}
     paths = {}
     for name, trace in traces.items():
         paths[name] = folder / f"{name}.html"
@@ -288,7 +290,7 @@ def test_names_that_are_markup_are_shown_and_do_nothing(driver: Any, pages: dict
     assert driver.title.startswith(f"engine {MARKUP}")
 
 
-@pytest.mark.parametrize("name", [*BROKEN, "v0.25.1-connector-overwrite", "hostile"])
+@pytest.mark.parametrize("name", [*BROKEN, "hostile", "bare"])
 def test_every_event_violation_and_table_can_be_drawn(driver: Any, pages: dict[str, Path], name: str) -> None:
     opened(driver, pages[name])
     drawn = driver.execute_script(
@@ -303,7 +305,7 @@ def test_every_event_violation_and_table_can_be_drawn(driver: Any, pages: dict[s
         return drawn;
         """
     )
-    assert drawn > 10
+    assert drawn >= 5
 
 
 def test_ten_thousand_events_open_and_step(driver: Any, pages: dict[str, Path]) -> None:

@@ -33,7 +33,7 @@ def long_trace(events_max: int, discipline: Discipline = OPTIMISTIC) -> Trace:
     return list(enumerate(events[:events_max], start=1))
 
 
-def short_trace(discipline: Discipline, seed: int = 0, steps: int = 30) -> Trace:
+def short_trace(discipline: Discipline, seed: int, steps: int = 15) -> Trace:
     """A run of the reference on kinds of all sorts."""
     events: list[ev.Event] = []
     run_workload(random_workload(seed), discipline=discipline, steps=steps, sink=events.append)

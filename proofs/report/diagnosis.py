@@ -65,8 +65,8 @@ def diagnose() -> Iterator[Finding]:
     yield _solver("z3", "z3-solver", is_required=True)
     yield _solver("cvc5", "cvc5", is_required=False)
     yield _engines()
-    yield _device()
     yield _c_compiler()
+    yield _device()
 
 
 def _package(package: str, purpose: str, hint: str, *, is_required: bool) -> Finding:

@@ -143,6 +143,18 @@ def test_a_folder_that_cannot_be_written(arguments: tuple[str, ...], tmp_path: P
     assert result.stdout == b""  # nothing was searched for
 
 
+@pytest.mark.parametrize(
+    ("arguments", "file"),
+    [(("graph", "window", "--dot"), "window.dot"), (("prove", "T6", "--export"), "T6/full-attention/the-same-blocks-are-freed.smt2")],
+)
+def test_a_full_disk_under_a_folder(arguments: tuple[str, ...], file: str, tmp_path: Path) -> None:
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / file).symlink_to("/dev/full")
+    result = settled(*arguments, str(tmp_path))
+    line = f"settled {arguments[0]}: {tmp_path / file}: No space left on device"
+    assert (result.returncode, line_of(result.stderr, "free some space")) == (2, line)
+
+
 def test_closed_standard_input() -> None:
     result = settled("check", "-", shell='"$@" <&-')
     assert result.returncode == 2

@@ -27,8 +27,10 @@ _OPTIONAL = {
     "ruff": ("format and lint", "test"),
     "import-linter": ("import rules", "test"),
     "hatchling": ("building the wheel", "test"),
+    "coverage": ("whether tests reach every line", "test"),
     "torch": ("real KV buffers: diff, refute --bytes", "device"),
     "numpy": ("what torch needs of arrays", "device"),
+    "triton": ("kernels: diff --device cuda", "cuda"),
 }
 
 EXTRA_OF = {package: extra for package, (_, extra) in _OPTIONAL.items()}

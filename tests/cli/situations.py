@@ -161,9 +161,16 @@ _NOBODY = (
     "unchanged = ctypes.CDLL(None).capset((ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)())\n"
     "assert unchanged == 0, 'capabilities cannot be given up'\n"
 )
-_INTERRUPT = (
-    "import signal, threading\nos.dup2(os.pipe()[0], 0)\nthreading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()\n"
-)
+# Standard input is a pipe into which nobody writes, and Ctrl-C comes once the command is at work.
+_INTERRUPT = """
+import signal, threading
+os.dup2(os.pipe()[0], 0)
+def interrupt():
+    while "settled.model.trace_io" not in sys.modules:
+        time.sleep(0.02)
+    os.kill(os.getpid(), signal.SIGINT)
+threading.Thread(target=interrupt, daemon=True).start()
+"""
 
 
 def _missing(module: str) -> str:

@@ -1,7 +1,7 @@
 """Golden transcripts: what commands print, kept in tests/data/transcripts and compared by test_transcripts.py.
 
-`python tests/cli/transcripts.py --write [NAME]...` writes them anew, or those that are named. Every case runs in a folder of its own making (`situations.py`), with an empty
-home for engines, without colours, and by a clock that goes on by a fixed step whenever it is looked at, so that seconds and rates are what
+`python tests/cli/transcripts.py --write [NAME]...` writes them anew, or those that are named. Every case runs in a folder of its own making
+(`situations.py`), without colours, and by a clock that goes on by a fixed step whenever it is looked at, so that seconds and rates are what
 the command makes of the clock. What else varies, `normalised` replaces.
 """
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
 import re
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -40,15 +40,15 @@ class Folder:
         return [read_json(path, parse) for path in sorted(self.path.glob("*.json"))]
 
     def replace(self, path: Path, text: str) -> None:
-        """Writes a whole file beside its place and moves it there."""
-        with naming(path), tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=self.path, suffix=".part", delete=False) as part:
+        """Writes a whole file beside its place and moves it there. Who may read it is up to the process's umask, as of any file."""
+        part = path.with_name(f".{path.name}.{os.getpid()}.part")
+        with naming(path):
             try:
-                part.write(text)
-                part.flush()
-                Path(part.name).replace(path)
+                part.write_text(text, encoding="utf-8")
+                part.replace(path)
             except BaseException:
                 with suppress(OSError):
-                    Path(part.name).unlink()
+                    part.unlink()
                 raise
 
 

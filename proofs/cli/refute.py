@@ -35,6 +35,13 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path, file_okay=False),
     help="Write each counterexample to DIR as a schema v1 trace; with --replay also what the right discipline does, as NAME.right.ndjson.",
 )
+@click.option(
+    "--html",
+    "pages",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Write each counterexample to DIR as a page; with --replay also what the right discipline does, as NAME.right.html.",
+)
 def refute(
     discipline: str | None,
     everything: bool,
@@ -44,6 +51,7 @@ def refute(
     on_bytes: bool,
     as_json: bool,
     folder: Path | None,
+    pages: Path | None,
 ) -> None:
     """Break DISCIPLINE (optimistic, ceil, stale-applied, ...): find its shortest counterexample, draw it, say why.
 
@@ -66,7 +74,7 @@ def refute(
     if name == STUCK and prop is None:
         sys.exit(refuting.run_stuck(name, as_json=as_json))
     wanted = _wanted(name, prop, Contract(contract))
-    sys.exit(refuting.run(wanted, replay=replay, on_bytes=on_bytes, as_json=as_json, folder=folder))
+    sys.exit(refuting.run(wanted, replay=replay, on_bytes=on_bytes, as_json=as_json, folder=folder, pages=pages))
 
 
 # It frees nothing that is needed: what it breaks is progress, which a run shows and no bounded search.

@@ -28,6 +28,7 @@ _OPTIONAL = {
     "import-linter": ("import rules", "test"),
     "hatchling": ("building the wheel", "test"),
     "coverage": ("whether tests reach every line", "test"),
+    "selenium": ("the browser tests of pages", "test"),
     "torch": ("real KV buffers: diff, refute --bytes", "device"),
     "numpy": ("what torch needs of arrays", "device"),
     "triton": ("kernels: diff --device cuda", "cuda"),

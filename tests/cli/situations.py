@@ -137,6 +137,12 @@ RUNS = [
     Case(name="check-holds", about="A trace that holds.", line="settled check holds.ndjson"),
     Case(name="check-violated", about="A trace that is violated, with a picture.", line="settled check violated.ndjson --picture"),
     Case(name="check-json", about="The same for machines.", line="settled check violated.ndjson --property rollback_resident --json"),
+    Case(name="show", about="A trace drawn.", line="settled show violated.ndjson"),
+    Case(
+        name="show-files",
+        about="As a page, an image, and for Perfetto.",
+        line="settled show violated.ndjson --html a.html --svg a.svg --perfetto a.json",
+    ),
     Case(name="fuzz", about="Random decisions.", line="settled fuzz --runs 20 --seed 3"),
     Case(name="fuzz-finds", about="One case of a wrong engine.", line=f"settled fuzz --discipline optimistic --case {_FUZZ_CASE}"),
     Case(
@@ -205,6 +211,7 @@ MISTAKES = [
     _mistake(
         "disk-full-folder", "The folder of the traces is on a full disk.", "settled refute ceil --json --traces full-disk", is_alone=True
     ),
+    _mistake("disk-full-page", "The page is to lie on a full disk.", "settled show violated.ndjson --html /dev/full"),
     _mistake("interrupt", "Ctrl-C while standard input is read.", "settled check -", code=130, before=_INTERRUPT),
     _mistake("unknown-theorem", "A theorem that does not exist.", "settled prove T33"),
     _mistake("unknown-discipline", "A discipline that is misspelt.", "settled refute optimistc"),

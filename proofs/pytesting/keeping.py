@@ -1,0 +1,52 @@
+"""The files of a test that failed: for each engine its trace, and the page beside it. They are named after the test."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from pathlib import Path
+from typing import NamedTuple
+from zlib import crc32
+
+from settled.model.properties import Property
+from settled.proofs.folder import Folder
+from settled.proofs.pytesting.asked import Asked
+from settled.proofs.pytesting.judged import Judged
+
+NAME_LENGTH_MAX = 120
+
+
+class Kept(NamedTuple):
+    """`lines`: what is told of the files, a line each: where they are, and the commands that show them again."""
+
+    lines: tuple[str, ...]
+
+
+def keep(judged: Judged, asked: Asked) -> Kept:
+    """Writes the files, in place of those of an earlier run. What cannot be written is told, and hides nothing else."""
+    path = asked.folder / f"{name_of(asked.test, judged.number)}.ndjson"
+    try:
+        Folder(asked.folder).replace(path, b"".join(judged.lines()).decode())
+    except OSError as error:
+        return Kept((f"the trace is not kept: {error.filename or asked.folder}: {error.strerror}",))
+    shown = _relative(path)
+    judging = ["--contract", judged.contract.value]
+    if asked.properties != tuple(Property):
+        judging += [word for name in asked.properties for word in ("--property", name.value)]
+    return Kept((f"trace: {shown}", f"again: {shlex.join(['settled', 'check', shown, *judging, '--picture'])}"))
+
+
+def name_of(test: str, number: int) -> str:
+    """From a test's id: the same in every run, different for different tests, and fit for any file system."""
+    name = re.sub(r"[^A-Za-z0-9_.-]+", ".", re.sub(r"\.py(?=::)", "", test)).strip(".")
+    is_unique = re.fullmatch(r"[\w/]+(\.py)?(::\w+)*", test, re.ASCII) is not None and len(name) <= NAME_LENGTH_MAX
+    if not is_unique:
+        name = f"{name[:NAME_LENGTH_MAX]}-{crc32(test.encode()):08x}"
+    return name if number == 1 else f"{name}.engine{number}"
+
+
+def _relative(path: Path) -> str:
+    """As short as it can be typed from here."""
+    here = os.path.relpath(path)
+    return here if not here.startswith(os.pardir) else str(path)

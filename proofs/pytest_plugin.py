@@ -88,10 +88,10 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """The verdict belongs to the test itself, not to its teardown."""
     try:
         yield
-    except (Exception, pytest.fail.Exception) as error:
+    except (Exception, pytest.fail.Exception, pytest.skip.Exception) as error:
         watch = item.stash.get(_watch, None)
         if watch is not None:
-            watch.raise_swallowed(error)
+            watch.explain(error)
         raise
     watch = item.stash.get(_watch, None)
     if watch is not None:

@@ -42,6 +42,11 @@ class Judged:
         return self.violations
 
     @property
+    def has_begun(self) -> bool:
+        """Whether there is a config, and so something to report."""
+        return self._monitor is not None
+
+    @property
     def contract(self) -> Contract:
         assert self._monitor is not None
         return self._monitor.contract

@@ -15,6 +15,7 @@ from settled.model.trace_io import TraceError
 from settled.proofs.pytesting.asked import Asked
 from settled.proofs.pytesting.judged import Judged
 from settled.proofs.pytesting.telling import section_of, violation_text
+from settled.proofs.pytesting.tracebacks import drop_own_frames
 
 if TYPE_CHECKING:
     from settled.reference.engines.vllm.attaching import Attached
@@ -78,9 +79,11 @@ class Watch:
             if report.exit_code:
                 warnings.warn(PartlyJudgedWarning(f"{self._asked.test}: {'; '.join(_reasons(report))}"), stacklevel=1)
 
-    def raise_swallowed(self, error: BaseException) -> None:
-        """The test failed. If a violation came before, that is why it failed."""
-        if self._failure is not None and error is not self._failure:
+    def explain(self, error: BaseException) -> None:
+        """The test failed. If a violation came before and was swallowed, that is why: raises it."""
+        if error is self._failure:
+            drop_own_frames(error)
+        elif self._failure is not None:
             raise self._failure from error
 
     @property
@@ -93,7 +96,7 @@ class Watch:
 
     def sections(self) -> list[tuple[str, str]]:
         """For the report of a test that failed for another reason: where its traces are."""
-        told = [section_of(judged, self._asked) for judged in self._judged if judged.num_events and not judged.violations]
+        told = [section_of(judged, self._asked) for judged in self._judged if judged.has_begun and not judged.violations]
         return [("settled", "\n".join(told))] if told else []
 
     def close(self) -> None:
@@ -107,7 +110,6 @@ class Watch:
     # ---- inside ------------------------------------------------------------------------------------------------------
 
     def _feed(self, judged: Judged, event: Event) -> None:
-        __tracebackhide__ = True
         if self._failure is not None:
             return  # a test that swallowed the failure goes on with an engine in mid-operation: nothing more is certain
         try:
@@ -125,16 +127,19 @@ class Watch:
         except RuntimeError as error:
             self._fail(f"settled: {error}")
         for judged in self._judged:
-            if judged.num_events and not judged.has_ended:
+            if judged.has_begun and not judged.has_ended:
                 self._feed(judged, End(idle=False))
 
     def _reports(self) -> list[Report]:
-        return [judged.report() for judged in self._judged if judged.num_events]
+        return [judged.report() for judged in self._judged if judged.has_begun]
 
     def _fail(self, text: str) -> NoReturn:
-        __tracebackhide__ = True
-        self._failure = pytest.fail.Exception(text, pytrace=not self._is_over)
-        raise self._failure
+        failure = self._failure = pytest.fail.Exception(text, pytrace=not self._is_over)
+
+        def at_once() -> NoReturn:  # the last that pytest shows, with all its lines and arguments: of both there is little
+            raise failure
+
+        at_once()
 
 
 def _reasons(report: Report) -> tuple[str, ...]:

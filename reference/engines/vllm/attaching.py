@@ -55,10 +55,12 @@ class Attached:
 def attach(engine: Any, sink: Sink, *, vllm_config: Any = None, max_in_flight_steps: int | None = None) -> Attached:
     """`engine`: an LLM, LLMEngine, EngineCore or Scheduler. The depth is that of the engine core, or what the configuration declares.
 
-    Raises TypeError for anything else, ValueError if the scheduler has requests.
+    Raises TypeError for anything else, ValueError if it serves somebody.
     """
     found = engine_core_of(engine)
     scheduler, config = scheduler_and_config(found, vllm_config)
+    if getattr(found, "batch_queue", None) or getattr(scheduler, "deferred_frees", None):
+        raise ValueError("steps of finished requests are still in flight: expected to be attached before the first request, or when idle")
     depth = max_in_flight_steps or getattr(found, "batch_queue_size", None) or max_concurrent_batches(config, installed_release())
     return Attached(scheduler, config, sink, max_in_flight_steps=depth)
 

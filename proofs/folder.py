@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
 import re
-import tempfile
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -31,17 +31,16 @@ class Folder:
         return [read_json(path, parse) for path in sorted(self.path.glob("*.json"))]
 
     def replace(self, path: Path, text: str) -> None:
-        """Writes a whole file beside its place and moves it there."""
+        """Writes a whole file beside its place and moves it there. Who may read it is up to the process's umask, as of any file."""
+        part = path.with_name(f".{path.name}.{os.getpid()}.part")
         try:
-            with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=self.path, suffix=".part", delete=False) as part:
-                try:
-                    part.write(text)
-                    part.flush()
-                    Path(part.name).replace(path)
-                except BaseException:
-                    with suppress(OSError):
-                        Path(part.name).unlink()
-                    raise
+            try:
+                part.write_text(text, encoding="utf-8")
+                part.replace(path)
+            except BaseException:
+                with suppress(OSError):
+                    part.unlink()
+                raise
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(path)) from error
 

@@ -9,7 +9,7 @@ from settled.model import events as ev
 from settled.model.kinds import Kind
 from settled.model.monitor import blocks, rotation, steps, transfers
 from settled.model.monitor.findings import NOTHING, Findings, Told
-from settled.model.monitor.live import BadEventError, Live
+from settled.model.monitor.live import BadEventError, Live, StepRecord
 from settled.model.monitor.report import PropertyResult, Report, Verdict
 from settled.model.monitor.violation import Violation
 from settled.model.properties import Contract, Property
@@ -81,6 +81,10 @@ class Monitor:
         """Tokens computed, in flight and stale, as the trace makes them; None for a request that is not there."""
         known = self._live.requests.get(request)
         return None if known is None else (known.computed, known.in_flight, known.stale)
+
+    def unprocessed_steps(self) -> Iterable[StepRecord]:
+        """The steps in flight, oldest first, with what is known of each so far. To be looked at only, before the next event is fed."""
+        return self._live.steps.values()
 
     # ---- events about the trace itself -------------------------------------------------------------------------------
 

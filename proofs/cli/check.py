@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NoReturn
@@ -14,6 +11,7 @@ from typing import IO, TYPE_CHECKING, NoReturn
 import click
 
 from settled.model.properties import Contract, Property
+from settled.proofs.cli.trace_input import opened
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,8 +40,14 @@ _EXIT_MEANING = {0: "holds", 1: "violated", 3: "unknown"}
     help="Check this property only; may be given several times.",
 )
 @click.option("--picture", is_flag=True, help="Draw the first violation; reads the file a second time.")
+@click.option(
+    "--html",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write a page that shows the trace and all that it violates; reads the file a second time.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
-def check(trace: str, contract: str | None, properties: tuple[str, ...], picture: bool, as_json: bool) -> None:
+def check(trace: str, contract: str | None, properties: tuple[str, ...], picture: bool, html: Path | None, as_json: bool) -> None:
     """Check a trace (NDJSON, schema version 1) of an engine, line by line; TRACE is a file, or - for standard input.
 
     Exit code 0: every property that the trace records holds. 1: one is violated. 2: the input is not a valid trace. 3: unknown, as
@@ -53,11 +57,12 @@ def check(trace: str, contract: str | None, properties: tuple[str, ...], picture
 
     if picture and as_json:
         raise click.UsageError("--picture is for people, --json for machines: give one of them")
-    if picture and trace == "-":
-        raise click.UsageError("--picture needs a file: standard input cannot be read a second time")
+    if (picture or html) and trace == "-":
+        option = "--picture" if picture else "--html"
+        raise click.UsageError(f"{option} needs a file: standard input cannot be read a second time")
     wanted = [Property(name) for name in properties] or list(Property)
     try:
-        with _opened(trace) as (lines, source):
+        with opened(trace) as (lines, source):
             monitor, config = _watch(lines, source, Contract(contract) if contract else None, wanted)
     except TraceError as error:
         _reject(str(error))
@@ -70,23 +75,14 @@ def check(trace: str, contract: str | None, properties: tuple[str, ...], picture
         _print(report, config, source, default=contract is None)
         if picture:
             _print_picture(report, trace)
+    if html is not None:
+        _write_page(trace, contract, html)
     sys.exit(report.exit_code)
 
 
 def _reject(message: str) -> NoReturn:
     click.echo(f"settled check: {message}", err=True)
     sys.exit(EXIT_BAD_INPUT)
-
-
-@contextmanager
-def _opened(trace: str) -> Iterator[tuple[IO[bytes], str]]:
-    if trace == "-":
-        if sys.stdin is None:
-            raise OSError(errno.EBADF, "standard input is closed")
-        yield sys.stdin.buffer, "<stdin>"
-        return
-    with Path(trace).open("rb") as lines:
-        yield lines, trace
 
 
 def _watch(lines: IO[bytes], source: str, contract: Contract | None, properties: list[Property]) -> tuple[Monitor, Config]:
@@ -155,6 +151,16 @@ def _print_picture(report: Report, trace: str) -> None:
     console.print()
     console.print(drawing)
     console.print(f"  {earliest.sentence()}", markup=False)
+
+
+def _write_page(trace: str, contract: str | None, html: Path) -> None:
+    from settled.model.trace_io import read_trace
+    from settled.proofs.showing.timeline import timeline_of
+    from settled.proofs.showing.writing import Files, write_pictures
+
+    with Path(trace).open("rb") as lines:
+        timeline = timeline_of(list(read_trace(lines, trace)), trace, Contract(contract) if contract else None)
+    write_pictures(timeline, Files(html=html))
 
 
 def _print_violations(console: Console, result: PropertyResult) -> None:

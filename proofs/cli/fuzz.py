@@ -34,6 +34,9 @@ RUNS_DEFAULT = 500
     type=click.Path(path_type=Path, file_okay=False),
     help="Run the findings kept in DIR first, and keep new ones there: a trace and a JSON file each.",
 )
+@click.option(
+    "--html", "pages", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Write each finding to DIR as a page."
+)
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")
 @click.option("--case", "numbers", metavar="HEX", help="Run this one case, as printed with a finding.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
@@ -44,6 +47,7 @@ def fuzz(
     seconds: float | None,
     seed: int,
     folder: Path | None,
+    pages: Path | None,
     jobs: int,
     numbers: str | None,
     as_json: bool,
@@ -67,7 +71,17 @@ def fuzz(
         sys.exit(fuzzing.run_one(disciplines[0], Contract(contract), _bytes_of(numbers), as_json=as_json))
     try:
         sys.exit(
-            fuzzing.run(disciplines, Contract(contract), runs=runs, seconds=seconds, seed=seed, folder=folder, jobs=jobs, as_json=as_json)
+            fuzzing.run(
+                disciplines,
+                Contract(contract),
+                runs=runs,
+                seconds=seconds,
+                seed=seed,
+                folder=folder,
+                pages=pages,
+                jobs=jobs,
+                as_json=as_json,
+            )
         )
     except CorpusError as error:
         click.echo(f"settled fuzz: {error}", err=True)

@@ -36,6 +36,9 @@ AUTO = "auto"
     type=click.Path(path_type=Path, file_okay=False),
     help="Keep findings in DIR: a trace, a JSON file, a picture and a script each.",
 )
+@click.option(
+    "--html", "pages", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Write each finding to DIR as a page."
+)
 @click.option("--number", type=click.IntRange(min=0), help="Run this one workload of the mix and seed, as printed with a finding.")
 @click.option(
     "--workload",
@@ -54,6 +57,7 @@ def hunt(
     mix: str,
     contract: str,
     folder: Path | None,
+    pages: Path | None,
     number: int | None,
     path: Path | None,
     names: str | None,
@@ -101,8 +105,8 @@ def hunt(
         if names is not None:
             from settled.proofs.report import releases
 
-            sys.exit(releases.run(plans_for(plan, _releases(engine, names, installs)), folder=folder, as_json=as_json))
-        sys.exit(hunting.run(plan, folder=folder, as_json=as_json))
+            sys.exit(releases.run(plans_for(plan, _releases(engine, names, installs)), folder=folder, pages=pages, as_json=as_json))
+        sys.exit(hunting.run(plan, folder=folder, pages=pages, as_json=as_json))
     except (CorpusError, EngineError, HarnessError, MixError, RequestError, UnknownVersionError) as error:
         click.echo(f"settled hunt: {error}", err=True)
         sys.exit(EXIT_BAD_INPUT)

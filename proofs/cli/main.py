@@ -25,6 +25,7 @@ COMMANDS = {
     "weigh": "Weigh the alternatives: what each breaks, what each costs.",
     "corpus": "Run the scenarios of public bug reports: which are caught.",
     "check": "Judge a recorded trace, event by event.",
+    "show": "Show a trace: in the terminal, as a page, an image, or for Perfetto.",
     "fuzz": "Run the reference under random decisions: what is violated, shrunk and kept.",
     "hunt": "Run a real engine under random workloads: what is violated, shrunk and kept.",
     "diff": "Run the reference on real KV buffers: races, garbled outputs, in which order.",

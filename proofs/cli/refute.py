@@ -39,6 +39,13 @@ EXIT_BAD_INPUT = 2
     type=click.Path(path_type=Path, file_okay=False),
     help="Write each counterexample to DIR as a schema v1 trace; with --replay also what the right discipline does, as NAME.right.ndjson.",
 )
+@click.option(
+    "--html",
+    "pages",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Write each counterexample to DIR as a page; with --replay also what the right discipline does, as NAME.right.html.",
+)
 def refute(
     discipline: str | None,
     everything: bool,
@@ -48,6 +55,7 @@ def refute(
     on_bytes: bool,
     as_json: bool,
     folder: Path | None,
+    pages: Path | None,
 ) -> None:
     """Break DISCIPLINE (optimistic, ceil, stale-applied, ...): find its shortest counterexample, draw it, say why.
 
@@ -69,7 +77,7 @@ def refute(
     if name == STUCK and prop is None:
         sys.exit(refuting.run_stuck(name, as_json=as_json))
     wanted = _wanted(name, prop, Contract(contract))
-    sys.exit(refuting.run(wanted, replay=replay, on_bytes=on_bytes, as_json=as_json, folder=folder))
+    sys.exit(refuting.run(wanted, replay=replay, on_bytes=on_bytes, as_json=as_json, folder=folder, pages=pages))
 
 
 # It frees nothing that is needed: what it breaks is progress, which a run shows and no bounded search.

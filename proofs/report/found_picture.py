@@ -22,7 +22,7 @@ PICTURE_ROWS_MAX = 12
 
 def picture_of(finding: Finding, *, width: int, signs: Signs) -> RenderableType:
     """The violation and what its request did before. For what no event of the trace shows, what the request did that it is about."""
-    events = _events(finding)
+    events = list(enumerate(events_of(finding), start=1))
     subject = _violation(finding, events) or _about(finding, events)
     if subject is None:
         return Text("no picture: the trace ends before it tells of a request", style="dim")
@@ -39,9 +39,10 @@ def picture_text(finding: Finding) -> str:
     return out.getvalue()
 
 
-def _events(finding: Finding) -> list[tuple[int, Event]]:
-    numbered = [(number, decode_line(line, finding.name, number)) for number, line in enumerate(finding.trace, start=1)]
-    return [(number, event) for number, event in numbered if event is not None]
+def events_of(finding: Finding) -> list[Event]:
+    """The events of its trace, which holds no others."""
+    decoded = (decode_line(line, finding.name, number) for number, line in enumerate(finding.trace, start=1))
+    return [event for event in decoded if event is not None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,9 @@ from settled.proofs.hunting.corpus import HuntCorpus, reproducing_commands
 from settled.proofs.hunting.finding import Finding, rank
 from settled.proofs.hunting.script import script_for
 from settled.proofs.report.folding import folded
-from settled.proofs.report.found_picture import picture_of, picture_text
+from settled.proofs.report.found_picture import events_of, picture_of, picture_text
 from settled.proofs.report.signs import signs_for
+from settled.proofs.showing.writing import Pages
 
 
 @dataclass
@@ -26,20 +27,25 @@ class Teller:
     corpus: HuntCorpus | None
     is_quiet: bool
     has_pictures: bool = True
+    pages: Pages | None = None
     kept: dict[str, Path] = field(default_factory=dict)  # by the finding's name
     _printed: set[str] = field(default_factory=set)
 
     def tell(self, told: Told) -> None:
         """Prints it before it is written: a disk may be full."""
+        finding = told.finding
         if told.is_shrunk:
-            self._print(told.finding)
+            self._print(finding)
         if self.corpus is not None:
-            finding = told.finding
             path = self.corpus.write(finding, picture=picture_text(finding), script=script_for(finding), is_shrunk=told.is_shrunk)
             if path is not None:
                 self.kept[finding.name] = path
             if path is not None and told.is_shrunk:
                 self._say("".join(f"  {escape(command)}\n" for command in reproducing_commands(finding, path)).rstrip())
+        if self.pages is not None:
+            page = self.pages.write(finding.name, events_of(finding), contract=finding.contract, sentence=finding.sentence)
+            if page is not None and told.is_shrunk:
+                self._say(f"  shown in {escape(str(page))}")
 
     def tell_rest(self, findings: Iterable[Finding]) -> None:
         """Those for which there was no time to make them small, what matters most first."""

@@ -26,6 +26,7 @@ from settled.proofs.report.console import make_console
 from settled.proofs.report.progress_line import progress_line
 from settled.proofs.report.reached import print_coverage
 from settled.proofs.runner import Exit
+from settled.proofs.showing.writing import Pages
 from settled.reference.decisions import Decision
 from settled.reference.decoder import ConfigSpace, decode
 
@@ -37,6 +38,7 @@ class _Session:
     console: Console
     contract: Contract
     corpus: Corpus | None
+    pages: Pages | None
     is_quiet: bool  # JSON at the end, nothing before
     kept: list[tuple[Entry, bool]] = field(default_factory=list)  # of the corpus, and whether it still reproduces
     done: dict[str, Progress] = field(default_factory=dict)
@@ -60,6 +62,10 @@ class _Session:
             trace = self.corpus.write(entry)
             if told.is_shrunk:
                 self.say(f"  kept as {escape(str(trace))}")
+        if self.pages is not None:
+            page = self.pages.write(entry.name, entry.events(), contract=entry.contract, sentence=entry.sentence)
+            if told.is_shrunk:
+                self.say(f"  shown in {escape(str(page))}")
 
     @property
     def exit(self) -> Exit:
@@ -79,6 +85,7 @@ def run(
     seconds: float | None,
     seed: int,
     folder: Path | None,
+    pages: Path | None = None,
     jobs: int,
     as_json: bool,
 ) -> Exit:
@@ -86,7 +93,8 @@ def run(
 
     An interrupt passes through; as JSON, what has been found until then is printed first.
     """
-    session = _Session(make_console(), contract, Corpus(folder) if folder is not None else None, as_json)
+    corpus = Corpus(folder) if folder is not None else None
+    session = _Session(make_console(), contract, corpus, Pages(pages) if pages is not None else None, as_json)
     began = time.perf_counter()
     if session.corpus is not None:
         _rerun(session, session.corpus, disciplines)

@@ -26,6 +26,7 @@ from settled.proofs.report.found_text import Teller
 from settled.proofs.report.progress_line import progress_line
 from settled.proofs.report.reached import print_coverage
 from settled.proofs.runner import Exit
+from settled.proofs.showing.writing import Pages
 
 _REFUSALS_SHOWN = 5
 _REFUSAL_LENGTH = 100
@@ -54,13 +55,13 @@ class _Session:
         return Exit.HOLDS if self.progress.workloads and not self.progress.undecided else Exit.UNKNOWN
 
 
-def run(plan: Plan, *, folder: Path | None, as_json: bool) -> Exit:
+def run(plan: Plan, *, folder: Path | None, pages: Path | None = None, as_json: bool) -> Exit:
     """One hunt. Raises OSError, EngineError, HarnessError.
 
     What has been found until then is kept, and printed as JSON if asked for, before an interrupt or a HarnessError of a workload passes on.
     """
     console, corpus = make_console(), HuntCorpus(folder) if folder is not None else None
-    session = _Session(console, plan, Teller(console, corpus, is_quiet=as_json))
+    session = _Session(console, plan, Teller(console, corpus, pages=Pages(pages) if pages is not None else None, is_quiet=as_json))
     try:
         with (
             progress_line(console, plan.engine, is_quiet=as_json) as say,

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from settled.model.counters import Counters, settled
 from settled.model.disciplines import DISCIPLINES, RIGHT
-from settled.model.events import Process, Release, Schedule
+from settled.model.events import Event, Process, Release, Schedule
 from settled.model.explicit import SCOPE
 from settled.model.kinds import SlidingWindow
 from settled.model.properties import Property
@@ -28,6 +28,7 @@ from settled.proofs.report.console import make_console
 from settled.proofs.report.picture import draw
 from settled.proofs.report.signs import signs_for
 from settled.proofs.runner import Exit
+from settled.proofs.showing.writing import Pages
 
 if TYPE_CHECKING:
     from settled.proofs.differential.shown import Shown
@@ -67,9 +68,20 @@ class OnBytes:
         return self.broken is not None and self.right is None
 
 
-def run(refutations: Sequence[Refutation], *, replay: bool, on_bytes: bool, as_json: bool, folder: Path | None) -> Exit:
-    """Searches, judges, replays and prints each refutation; returns the worst exit code. `on_bytes`: on real buffers too, with torch."""
-    console = make_console()
+def run(
+    refutations: Sequence[Refutation],
+    *,
+    replay: bool,
+    on_bytes: bool,
+    as_json: bool,
+    folder: Path | None = None,
+    pages: Path | None = None,
+) -> Exit:
+    """Searches, judges, replays and prints each refutation; returns the worst exit code. `on_bytes`: on real buffers too, with torch.
+
+    Traces go to `folder`, pages to `pages`.
+    """
+    console, page_folder = make_console(), None if pages is None else Pages(pages)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)  # fails before the search, not after it
     outcomes = []
@@ -78,6 +90,8 @@ def run(refutations: Sequence[Refutation], *, replay: bool, on_bytes: bool, as_j
         outcomes.append(outcome)
         if folder is not None and outcome.counterexample is not None:
             _write(outcome.counterexample, outcome.replayed, folder)
+        if page_folder is not None and outcome.counterexample is not None:
+            _write_pages(outcome.counterexample, outcome.replayed, page_folder)
         if not as_json:
             print_outcome(console, outcome)
     code = max((outcome.exit for outcome in outcomes), default=Exit.UNKNOWN)
@@ -139,15 +153,22 @@ def _problem(refutation: Refutation, counterexample: Counterexample | None) -> s
 
 
 def _write(counterexample: Counterexample, replayed: Replayed | None, folder: Path) -> None:
-    """The broken trace, and what the right discipline makes of the same decisions, for `settled check` to tell apart."""
-    refutation = counterexample.refutation
-    name = refutation.name
-    traces = {f"{name}.ndjson": counterexample.events}
-    if replayed is not None:
-        traces[f"{name}.right.ndjson"] = replayed.right_events
-    for file, events in traces.items():
-        with (folder / file).open("w", encoding="utf-8") as out:
+    """As NDJSON, for `settled check` to tell apart."""
+    for name, events in _traces(counterexample, replayed).items():
+        with (folder / f"{name}.ndjson").open("w", encoding="utf-8") as out:
             write_trace(events, out)
+
+
+def _write_pages(counterexample: Counterexample, replayed: Replayed | None, pages: Pages) -> None:
+    for name, events in _traces(counterexample, replayed).items():
+        pages.write(name, events, contract=counterexample.refutation.claim.contract)
+
+
+def _traces(counterexample: Counterexample, replayed: Replayed | None) -> dict[str, tuple[Event, ...]]:
+    """By name: the broken trace, and what the right discipline makes of the same decisions."""
+    name = counterexample.refutation.name
+    right = {} if replayed is None else {f"{name}.right": replayed.right_events}
+    return {name: counterexample.events, **right}
 
 
 def print_outcome(console: Console, outcome: Outcome) -> None:

@@ -25,16 +25,20 @@ from settled.proofs.report.console import make_console
 from settled.proofs.report.found_text import Teller
 from settled.proofs.report.progress_line import progress_line
 from settled.proofs.runner import Exit
+from settled.proofs.showing.writing import Pages
 from settled.proofs.watching import ENGINE_FAULT
 
 _OF_EVERY_RUN = (ADMISSION_PROGRESS, ENGINE_FAULT)  # seen in whatever a workload comes to
 _COLUMNS = (*(each.value for each in Property), *_OF_EVERY_RUN)
 
 
-def run(plans: Sequence[Plan], *, folder: Path | None, as_json: bool) -> int:
+def run(plans: Sequence[Plan], *, folder: Path | None, pages: Path | None = None, as_json: bool) -> int:
     """One hunt for each plan. Raises OSError. Exit code 2 if a process failed, else 1 if anything is violated."""
     console, corpus = make_console(), HuntCorpus(folder) if folder is not None else None
-    teller, counts = Teller(console, corpus, is_quiet=as_json, has_pictures=False), dict[str, int]()
+    teller, counts = (
+        Teller(console, corpus, pages=Pages(pages) if pages is not None else None, is_quiet=as_json, has_pictures=False),
+        dict[str, int](),
+    )
     with progress_line(console, f"{len(plans)} releases", is_quiet=as_json) as say:
 
         def tick(progress: Progress) -> None:

@@ -1,0 +1,51 @@
+"""`settled show`: a trace as a picture, in the terminal or as a page, an image, or a file for Perfetto."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from settled.model.properties import Contract
+from settled.proofs.cli.trace_input import opened
+
+EXIT_BAD_INPUT = 2
+_FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.command()
+@click.argument("trace", metavar="TRACE")
+@click.option(
+    "--contract",
+    type=click.Choice([contract.value for contract in Contract]),
+    help="What makes a free safe. Default: settled if the trace's engine has a KV consumer, stream_order if not.",
+)
+@click.option("--html", type=_FILE, metavar="FILE", help="Write one page to look at in a browser; it loads nothing from anywhere.")
+@click.option("--perfetto", type=_FILE, metavar="FILE", help="Write Chrome trace JSON, for ui.perfetto.dev.")
+@click.option("--svg", type=_FILE, metavar="FILE", help="Write an image of the first violation and what is around it.")
+def show(trace: str, contract: str | None, html: Path | None, perfetto: Path | None, svg: Path | None) -> None:
+    """Show what a trace (NDJSON, schema version 1) tells: who holds which block, what each step in flight reads, what is violated.
+
+    TRACE is a file, or - for standard input. Without an option, the first violation is drawn in the terminal. Exit codes are those of
+    settled check.
+    """
+    from settled.model.trace_io import TraceError, read_trace
+    from settled.proofs.report import showing
+    from settled.proofs.showing.timeline import timeline_of
+    from settled.proofs.showing.writing import Files
+
+    try:
+        with opened(trace) as (lines, source):
+            timeline = timeline_of(list(read_trace(lines, source)), source, Contract(contract) if contract else None)
+    except TraceError as error:
+        _reject(str(error))
+    except OSError as error:
+        _reject(f"{trace}: {error.strerror}: expected a readable file, or - for standard input")
+    sys.exit(showing.run(timeline, Files(html=html, perfetto=perfetto, svg=svg)))
+
+
+def _reject(message: str) -> NoReturn:
+    click.echo(f"settled show: {message}", err=True)
+    sys.exit(EXIT_BAD_INPUT)

@@ -1,0 +1,164 @@
+"""A timeline as plain values for a page: compact lists of numbers, with the columns named beside them.
+
+Positions count events from 0; `end` is the first position past a span, the number of events where it never ends.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from settled.model.events import Event, Process, Schedule
+from settled.model.monitor import Report
+from settled.model.specs import KVCacheSpec
+from settled.model.trace_io import encode_event, printable
+from settled.proofs.showing.lanes import Lanes, lanes_of
+from settled.proofs.showing.story import Told, tell
+from settled.proofs.showing.timeline import Timeline
+from settled.proofs.showing.uses import Part, Run
+from settled.proofs.showing.words import words_of
+
+HOLDING_COLUMNS = ("block", "owner", "group", "index", "begin", "end", "ended")
+PART_COLUMNS = ("step", "owner", "begin", "end", "scheduled", "start", "tokens", "drafts", "uses")
+BAR_COLUMNS = ("begin", "end", "slot", "kind", "label", "step")
+
+
+def page_data(timeline: Timeline, *, finding: str = "") -> dict[str, Any]:
+    """All that a page shows. `finding`: a sentence about something that no event shows, such as an engine that failed."""
+    end = len(timeline.events)
+    return {
+        "source": printable(timeline.source),
+        "engine": printable(timeline.config.engine),
+        "finding": printable(finding),
+        "contract": {"name": timeline.contract, "meaning": timeline.contract.meaning, "isDefault": timeline.is_default_contract},
+        "numBlocks": timeline.config.num_blocks,
+        "depth": timeline.config.max_in_flight_steps,
+        "groups": [{"kind": spec.kind, "blockSize": spec.block_size, "text": group_text(spec)} for spec in timeline.config.groups],
+        "verdict": _verdict(timeline.report),
+        "numViolations": timeline.num_violations,
+        "violations": [_violation(timeline, tell(timeline, position, found)) for position, found in timeline.violations],
+        "owners": [printable(name) for name in timeline.names.names],
+        "ownerIsRequest": timeline.names.is_request,
+        "prompts": timeline.prompts,
+        "events": _events(timeline),
+        "steps": [[span.step, span.begin, end if span.end is None else span.end] for span in timeline.steps],
+        "holdings": {"columns": HOLDING_COLUMNS, "rows": _holdings(timeline)},
+        "cached": [[block, begin, end if until is None else until] for block, begin, until in timeline.owners.cached],
+        "parts": {"columns": PART_COLUMNS, "rows": [_part(part, end) for part in timeline.parts]},
+        "workerRows": timeline.rows.rows,
+        "counters": {
+            owner: [[each.position, each.computed, each.in_flight, each.stale, each.settled] for each in known]
+            for owner, known in timeline.counters.items()
+        },
+        "lanes": _lanes(lanes_of(timeline), end),
+    }
+
+
+def group_text(spec: KVCacheSpec) -> str:
+    """A group's parameters in words, lengths in tokens."""
+    told = [f"blocks of {spec.block_size}"]
+    for name in ("window", "sink", "chunk", "mode", "extra_retained", "num_speculative_blocks", "name"):
+        value = getattr(spec, name, None)
+        if value not in (None, 0):
+            told.append(f"{name.replace('_', ' ')} {value}")
+    return f"{spec.kind}, {', '.join(told)}"
+
+
+def _verdict(report: Report) -> dict[str, Any]:
+    return {
+        "exitCode": report.exit_code,
+        "notes": [printable(text) for text in (*report.unknown, *report.remarks)],
+        "properties": [
+            {
+                "name": result.property,
+                "meaning": result.property.meaning,
+                "verdict": result.verdict,
+                "count": result.count,
+                "remarks": [printable(remark) for remark in result.remarks],
+            }
+            for result in report.properties
+        ],
+    }
+
+
+def _violation(timeline: Timeline, told: Told) -> dict[str, Any]:
+    found = told.violation
+    return {
+        "property": found.property,
+        "cause": printable(found.cause),
+        "sentence": found.sentence(),
+        "why": told.why,
+        "position": _at(timeline, told),
+        "certain": told.position,
+        "begin": told.begin,
+        "end": told.end,
+        "scheduled": told.scheduled,
+        "owner": None if found.request is None else timeline.names.number(found.request),
+        "group": found.group,
+        "index": found.index,
+        "block": found.block,
+        "step": found.step,
+        "needed": found.needed,
+        "chapters": [[each.position, printable(each.text), each.is_it] for each in told.chapters],
+    }
+
+
+def _at(timeline: Timeline, told: Told) -> int:
+    """Where it happened; a violation can become certain later than that."""
+    at = timeline.position_of(told.violation.line)
+    return told.position if at is None else at
+
+
+def _events(timeline: Timeline) -> dict[str, Any]:
+    kinds = sorted({event.name for _, event in timeline.events})
+    number = {kind: place for place, kind in enumerate(kinds)}
+    return {
+        "kinds": kinds,
+        "lines": [line for line, _ in timeline.events],
+        "kind": [number[event.name] for _, event in timeline.events],
+        "owner": [_owner(timeline, event) for _, event in timeline.events],
+        "words": [printable(words_of(event)) for _, event in timeline.events],
+        "json": [encode_event(event) for _, event in timeline.events],
+    }
+
+
+def _owner(timeline: Timeline, event: Event) -> int | None:
+    """The request that an event is about, of a step the first."""
+    name = event.requests[0].request if isinstance(event, Schedule | Process) and event.requests else getattr(event, "request", None)
+    return timeline.names.number(name) if isinstance(name, str) else None
+
+
+def _holdings(timeline: Timeline) -> list[list[int | None]]:
+    end = len(timeline.events)
+    return [
+        [each.block, each.owner, each.group, each.index, each.begin, end if each.end is None else each.end, each.ended]
+        for each in timeline.owners.holdings
+    ]
+
+
+def _part(part: Part, end: int) -> list[Any]:
+    uses = [[use.row, use.length, _plain(use.reads), _plain(use.writes)] for use in part.uses]
+    until = end if part.end is None else part.end
+    return [part.step, part.owner, part.begin, until, part.scheduled, part.start, part.tokens, part.drafts, uses]
+
+
+def _plain(runs: list[Run]) -> list[list[int]]:
+    return [list(run) for run in runs]
+
+
+def _lanes(lanes: Lanes, end: int) -> dict[str, Any]:
+    return {
+        "note": printable(lanes.note),
+        "barColumns": BAR_COLUMNS,
+        "lanes": [
+            {
+                "name": lane.name,
+                "slots": lane.num_slots,
+                "bars": [
+                    [bar.begin, end if bar.end is None else bar.end, bar.slot, bar.kind, printable(bar.label), bar.step]
+                    for bar in lane.bars
+                ],
+            }
+            for lane in lanes.lanes
+        ],
+        "waits": [[wait.lane, wait.of, wait.to_lane, wait.to] for wait in lanes.waits],
+    }

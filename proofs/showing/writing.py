@@ -1,0 +1,77 @@
+"""Pictures as files: one function for every command that has a trace to show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from settled.model.events import Event
+from settled.model.properties import Contract
+from settled.model.trace_io import TraceError
+from settled.proofs.folder import Folder
+from settled.proofs.showing.page import page_of
+from settled.proofs.showing.perfetto import perfetto_of
+from settled.proofs.showing.svg import svg_of
+from settled.proofs.showing.timeline import Timeline, timeline_of
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Where pictures go; None: not wanted."""
+
+    html: Path | None = None
+    perfetto: Path | None = None
+    svg: Path | None = None
+
+    @property
+    def wanted(self) -> list[Path]:
+        return [path for path in (self.html, self.perfetto, self.svg) if path is not None]
+
+
+def write_pictures(timeline: Timeline, files: Files) -> list[Path]:
+    """Writes those that are wanted, each as a whole or not at all; a folder that is not there is made. Raises OSError."""
+    makers: list[tuple[Path | None, Callable[[Timeline], str]]] = [
+        (files.html, page_of),
+        (files.perfetto, perfetto_of),
+        (files.svg, svg_of),
+    ]
+    for path, make in makers:
+        if path is not None:
+            _write(path, make(timeline))
+    return files.wanted
+
+
+def _write(path: Path, text: str) -> None:
+    Folder(path.parent).replace(path, text)
+
+
+class Pages:
+    """A folder of pages, one for each finding, called as its other files are; made if it is not there. Raises OSError."""
+
+    def __init__(self, path: Path) -> None:
+        self.folder = Folder(path)
+
+    def write(self, name: str, events: Sequence[Event], *, contract: Contract | None, sentence: str = "") -> Path | None:
+        """The page of a trace whose lines count from 1; None where nothing came to be traced.
+
+        `sentence` tells what was found, where that may be no event of the trace. A trace that contradicts itself, as that of an engine
+        that failed may, is shown as far as it goes.
+        """
+        timeline, told = _as_far_as_it_goes(list(enumerate(events, start=1)), name, contract, sentence)
+        if timeline is None:
+            return None
+        path = self.folder.path / f"{name}.html"
+        self.folder.replace(path, page_of(timeline, finding="" if timeline.violations else told))
+        return path
+
+
+def _as_far_as_it_goes(events: list[tuple[int, Event]], name: str, contract: Contract | None, sentence: str) -> tuple[Timeline | None, str]:
+    if not events:
+        return None, sentence
+    try:
+        return timeline_of(events, name, contract), sentence
+    except TraceError as error:
+        until = [(line, event) for line, event in events if line < error.line]
+        told = f"{sentence} The trace goes on with line {error.line}: {error.message}".strip()
+        return (timeline_of(until, name, contract) if until else None), told

@@ -6,35 +6,40 @@ import os
 import re
 import shlex
 from pathlib import Path
-from typing import NamedTuple
 from zlib import crc32
 
 from settled.model.properties import Property
 from settled.proofs.folder import Folder
 from settled.proofs.pytesting.asked import Asked
 from settled.proofs.pytesting.judged import Judged
+from settled.proofs.showing.writing import Pages
 
 NAME_LENGTH_MAX = 120
 
 
-class Kept(NamedTuple):
-    """`lines`: what is told of the files, a line each: where they are, and the commands that show them again."""
+def keep(judged: Judged, asked: Asked) -> list[str]:
+    """Writes the files, in place of those of an earlier run; tells where they are, and the commands that show the same again.
 
-    lines: tuple[str, ...]
-
-
-def keep(judged: Judged, asked: Asked) -> Kept:
-    """Writes the files, in place of those of an earlier run. What cannot be written is told, and hides nothing else."""
-    path = asked.folder / f"{name_of(asked.test, judged.number)}.ndjson"
+    What cannot be written is told as well, and hides nothing else.
+    """
+    name = name_of(asked.test, judged.number)
+    path = asked.folder / f"{name}.ndjson"
     try:
         Folder(asked.folder).replace(path, b"".join(judged.lines()).decode())
+        page = Pages(asked.folder).write(name, [event for _, event in judged.events()], contract=judged.contract)
     except OSError as error:
-        return Kept((f"the trace is not kept: {error.filename or asked.folder}: {error.strerror}",))
-    shown = _relative(path)
-    judging = ["--contract", judged.contract.value]
+        return [f"the trace is not kept: {error.filename or asked.folder}: {error.strerror}"]
+    assert page is not None  # there is a config
+    shown, contract = _relative(path), ["--contract", judged.contract.value]
+    properties: list[str] = []
     if asked.properties != tuple(Property):
-        judging += [word for name in asked.properties for word in ("--property", name.value)]
-    return Kept((f"trace: {shown}", f"again: {shlex.join(['settled', 'check', shown, *judging, '--picture'])}"))
+        properties = [word for name in asked.properties for word in ("--property", name.value)]
+    return [
+        f"trace: {shown}",
+        f"page:  {_relative(page)}",
+        f"again: {shlex.join(['settled', 'check', shown, *contract, *properties, '--picture'])}",
+        f"       {shlex.join(['settled', 'show', shown, *contract])}",
+    ]
 
 
 def name_of(test: str, number: int) -> str:

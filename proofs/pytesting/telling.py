@@ -29,7 +29,7 @@ def violation_text(judged: Judged, violations: Sequence[Violation], asked: Asked
         f"{first.property}: {first.property.meaning}",
         f"{printable(judged.engine)}, {first.sentence()}{more}",
         _picture(judged, first, asked.columns),
-        *keep(judged, asked).lines,
+        *keep(judged, asked),
     ]
     return "\n".join(lines)
 
@@ -37,7 +37,7 @@ def violation_text(judged: Judged, violations: Sequence[Violation], asked: Asked
 def section_of(judged: Judged, asked: Asked) -> str:
     """Of an engine in a test that failed for another reason."""
     so_far = f"{printable(judged.engine)}: {judged.num_events} events, nothing violated under {judged.contract}"
-    return "\n".join([so_far, *keep(judged, asked).lines])
+    return "\n".join([so_far, *keep(judged, asked)])
 
 
 def _picture(judged: Judged, violation: Violation, columns: int) -> str:

@@ -23,6 +23,7 @@ pytest_plugins = ("pytester",)
 KEPT = (watch, engine, Asked)
 
 PLUGIN = ("-p", "no:settled", "-p", "settled.proofs.pytest_plugin", "-p", "no:cacheprovider")  # installed or not
+CHEAP = ("-p", "no:hypothesispytest", "-p", "no:unraisableexception", "--assert", "plain")  # else each inner run collects all garbage and rewrites its tests
 
 DRIVER = """
 import pytest
@@ -51,7 +52,7 @@ def serve(sink, discipline, *, groups=(WINDOW,)):
 def run(pytester: pytest.Pytester, tests: str, *options: str) -> pytest.RunResult:
     pytester.makepyfile(driver=DRIVER)
     pytester.makepyfile(test_mine="from driver import *\n\n" + tests)
-    return pytester.runpytest_inprocess(*PLUGIN, *options)
+    return pytester.runpytest_inprocess(*PLUGIN, *CHEAP, *options)
 
 
 WRONG = """
@@ -73,19 +74,24 @@ def test_the_first_violation_fails_the_test_with_its_picture_and_a_trace(pyteste
             "E*4 step 0: schedule [[]0, 10)*wwww wwww ww*",
             "E*5 step 0 needs*!!!!*",
             "E*trace: settled-traces/test_mine.test_windows.ndjson",
+            "E*page:  settled-traces/test_mine.test_windows.html",
             "settled: 1 watched: 1 violated",
             "FAILED test_mine.py::test_windows - Failed: settled: read_resident*",
         ]
     )
 
 
-def test_the_command_it_names_shows_the_same_violation(pytester: pytest.Pytester) -> None:
-    (command,) = re.findall(r"^E +again: settled (.*)$", run(pytester, WRONG).stdout.str(), re.MULTILINE)
-    shown = CliRunner().invoke(cli, shlex.split(command))
-    assert shown.exit_code == 1
-    assert "step 0 of request r reads tokens 0 to 3" in shown.output
+def test_the_commands_it_names_show_the_same_violation(pytester: pytest.Pytester) -> None:
+    commands = re.findall(r"^E +(?:again: )?settled (.*)$", run(pytester, WRONG).stdout.str(), re.MULTILINE)
+    assert [command.split()[0] for command in commands] == ["check", "show"]
+    for command in commands:
+        shown = CliRunner().invoke(cli, shlex.split(command))
+        assert shown.exit_code == 1
+        assert "step 0 of request r reads tokens 0 to 3" in shown.output
     with Path("settled-traces/test_mine.test_windows.ndjson").open("rb") as lines:
         assert max(line for line, _ in read_trace(lines)) == 5
+    page = Path("settled-traces/test_mine.test_windows.html").read_text(encoding="utf-8")
+    assert "step 0 of request r reads tokens 0 to 3" in page
 
 
 def test_a_right_engine_passes_and_leaves_nothing(pytester: pytest.Pytester) -> None:
@@ -208,8 +214,8 @@ def test_windows(settled, name):
     result = run(pytester, body, "--settled-traces", "kept")
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(["*- settled -*", "settled.reference: * events, nothing violated under stream_order", "trace: kept/*"])
-    assert len(list(Path("kept").iterdir())) == 4
-    for path in Path("kept").iterdir():
+    assert sorted(path.suffix for path in Path("kept").iterdir()) == [".html"] * 4 + [".ndjson"] * 4
+    for path in Path("kept").glob("*.ndjson"):
         assert CliRunner().invoke(cli, ["check", str(path)]).exit_code == 3, "the test failed before the trace had an end"
 
 
@@ -348,7 +354,7 @@ def test_windows(settled, number):
         each.assert_outcomes(failed=3, passed=3)
         each.stdout.fnmatch_lines(["settled: 6 watched: 3 holds, 3 violated"])
         assert each.stdout.str().count("settled: 6 watched") == 1
-    assert len(alone) == 3
+    assert len(alone) == 6
     assert {path.name: path.read_bytes() for path in Path("beside").iterdir()} == alone
 
 

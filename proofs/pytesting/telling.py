@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from io import StringIO
 from itertools import takewhile
-
-from rich.console import Console
 
 from settled.model.monitor import Violation
 from settled.model.trace_io import printable
 from settled.proofs.pytesting.asked import Asked
 from settled.proofs.pytesting.judged import Judged
 from settled.proofs.pytesting.keeping import keep
+from settled.proofs.report.console import plain_text
 from settled.proofs.report.picture import draw
 from settled.proofs.report.signs import signs_for
 
@@ -41,9 +39,6 @@ def section_of(judged: Judged, asked: Asked) -> str:
 
 
 def _picture(judged: Judged, violation: Violation, columns: int) -> str:
-    out = StringIO()
-    console = Console(file=out, width=columns, highlight=False, soft_wrap=True, color_system=None)
     signs = signs_for(getattr(sys.__stdout__, "encoding", None) or "utf-8")
     until = takewhile(lambda numbered: numbered[0] <= violation.line, judged.events())
-    console.print(draw(until, violation, width=columns, signs=signs, rows_max=PICTURE_ROWS_MAX))
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+    return plain_text(draw(until, violation, width=columns, signs=signs, rows_max=PICTURE_ROWS_MAX), columns=columns)

@@ -23,7 +23,14 @@ pytest_plugins = ("pytester",)
 KEPT = (watch, engine, Asked)
 
 PLUGIN = ("-p", "no:settled", "-p", "settled.proofs.pytest_plugin", "-p", "no:cacheprovider")  # installed or not
-CHEAP = ("-p", "no:hypothesispytest", "-p", "no:unraisableexception", "--assert", "plain")  # else each inner run collects all garbage and rewrites its tests
+CHEAP = (
+    "-p",
+    "no:hypothesispytest",
+    "-p",
+    "no:unraisableexception",
+    "--assert",
+    "plain",
+)  # else each inner run collects all garbage and rewrites its tests
 
 DRIVER = """
 import pytest

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from driving import at_least
-from engine_core import make_core, request, serve, setup_of, shut_down, step
+from engine_core import ONE_GROUP, make_core, request, serve, setup_of, shut_down, step
 from vllm.v1.request import RequestStatus
 
 from settled.model import events as ev
@@ -106,8 +106,9 @@ def test_a_test_that_stops_in_mid_run_ends_the_trace_not_idle(core: Any) -> None
     assert judged(events).exit_code == 0
 
 
-def test_it_may_be_attached_again_once_nothing_is_alive(core: Any) -> None:
+def test_it_may_be_attached_again_once_nothing_is_alive() -> None:
     """What the prefix cache kept of before is known to be there."""
+    core = make_core(setup_of(groups=ONE_GROUP, spare_blocks=40))
     for name in ("first", "second"):
         events: list[ev.Event] = []
         attached = attach(core, events.append)
@@ -119,6 +120,7 @@ def test_it_may_be_attached_again_once_nothing_is_alive(core: Any) -> None:
         assert judged(events).exit_code == 0
         assert isinstance(events[1], ev.State if name == "second" else ev.Add)
         assert any(isinstance(event, ev.Touch) for event in events) == (name == "second")
+    shut_down(core)
 
 
 def test_steps_of_requests_that_are_gone_are_refused(core: Any) -> None:

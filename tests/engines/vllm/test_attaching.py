@@ -124,6 +124,7 @@ def test_it_may_be_attached_again_once_nothing_is_alive() -> None:
 
 
 def test_steps_of_requests_that_are_gone_are_refused(core: Any) -> None:
+    core.model_executor.is_slow = True
     core.add_request(request(core, "r0", 40))
     step(core)
     core.abort_requests(["r0"])

@@ -1,6 +1,7 @@
 """The pytest plugin (entry point `pytest11`): options, a marker, and the fixture `settled`, which watches an engine inside a test.
 
 It is imported at every start of pytest where settled is installed, so it imports nothing but pytest until a test asks for the fixture.
+It asserts nothing, and pytest need not rewrite it: PYTEST_DONT_REWRITE.
 """
 
 from __future__ import annotations

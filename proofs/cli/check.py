@@ -12,6 +12,7 @@ import click
 
 from settled.model.properties import Contract, Property
 from settled.proofs.cli.refusal import Choice
+from settled.proofs.cli.summary_options import summary_options
 from settled.proofs.cli.trace_input import opened, refusal_of
 
 if TYPE_CHECKING:
@@ -46,8 +47,18 @@ _EXIT_MEANING = {0: "holds", 1: "violated", 3: "unknown"}
     metavar="FILE",
     help="Write a page that shows the trace and all that it violates; reads the file a second time.",
 )
+@summary_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
-def check(trace: str, contract: str | None, properties: tuple[str, ...], picture: bool, html: Path | None, as_json: bool) -> None:
+def check(
+    trace: str,
+    contract: str | None,
+    properties: tuple[str, ...],
+    picture: bool,
+    html: Path | None,
+    junit: Path | None,
+    markdown: Path | None,
+    as_json: bool,
+) -> None:
     """Check a trace (NDJSON, schema version 1) of an engine, line by line; TRACE is a file, or - for standard input.
 
     Exit code 0: every property that the trace records holds. 1: one is violated. 2: the input is not a valid trace. 3: unknown, as
@@ -75,6 +86,11 @@ def check(trace: str, contract: str | None, properties: tuple[str, ...], picture
             _print_picture(report, trace)
     if html is not None:
         _write_page(trace, contract, html)
+    if junit or markdown:
+        from settled.proofs.report.summaries import suite_of_trace
+        from settled.proofs.report.summary import SummaryFiles
+
+        SummaryFiles(junit, markdown).write(lambda: [suite_of_trace(report, config, trace)])
     sys.exit(report.exit_code)
 
 

@@ -21,8 +21,9 @@ _REQUIRED = {
 # ... and which extra brings it.
 _OPTIONAL = {
     "cvc5": ("second solver: prove --solver both", "cvc5"),
-    "pytest": ("the test suite", "test"),
+    "pytest": ("the test suite; the fixture for your own tests", "test"),
     "pytest-xdist": ("the test suite, on all processors", "test"),
+    "pyyaml": ("tests of the workflows", "test"),
     "mypy": ("type checks", "test"),
     "ruff": ("format and lint", "test"),
     "import-linter": ("import rules", "test"),

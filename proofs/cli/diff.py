@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import click
 
 from settled.model.properties import Contract
+from settled.proofs.cli.refusal import Choice, UnknownNameError
 
-EXIT_BAD_INPUT = 2
 WORKLOADS_DEFAULT = 100
 
 
 @click.command()
 @click.argument("rows", nargs=-1, metavar="[ROW]...")
-@click.option("--device", type=click.Choice(["cpu"]), default="cpu", show_default=True, help="Where the buffers are.")
+@click.option("--device", type=Choice(["cpu"]), default="cpu", show_default=True, help="Where the buffers are.")
 @click.option("--workloads", type=click.IntRange(min=1), default=WORKLOADS_DEFAULT, show_default=True, help="Of each row.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the first workload.")
 @click.option("--tags-only", is_flag=True, help="Compare what is read, and compute no attention output.")
@@ -29,7 +28,7 @@ WORKLOADS_DEFAULT = 100
 )
 @click.option(
     "--contract",
-    type=click.Choice([contract.value for contract in Contract]),
+    type=Choice([contract.value for contract in Contract]),
     help="Of --trace: what makes a free safe. Default: settled with a KV consumer, stream_order without.",
 )
 @click.option(
@@ -63,9 +62,10 @@ def diff(
         raise click.UsageError("--exhaustive compares tags alone in any case: leave --tags-only out")
     if (contract is not None or log_path is not None) and path is None:
         raise click.UsageError("--contract and --op-log go with --trace")
-    if not exhaustive and find_spec("torch") is None:
-        click.echo("settled diff: the buffers need torch; pip install 'settled[device]'", err=True)
-        sys.exit(EXIT_BAD_INPUT)
+    if not exhaustive:
+        from settled.proofs.cli.missing import need
+
+        need("torch", "real KV buffers")
     if path is not None:
         from settled.proofs.report import on_buffers
 
@@ -75,7 +75,8 @@ def diff(
     wanted = [row for row in ROWS if not rows or any(row.name == each or each in row.name.split("/") for each in rows)]
     for each in rows:
         if not any(row.name == each or each in row.name.split("/") for row in ROWS):
-            raise click.UsageError(f"unknown row {each!r}; expected a row or a word of one: {', '.join(row.name for row in ROWS)}")
+            words = [word for row in ROWS for word in row.name.split("/")]
+            raise UnknownNameError("row", each, [row.name for row in ROWS], words=words)
     if exhaustive:
         from settled.proofs.report import crossing
 

@@ -25,8 +25,10 @@ _OPTIONAL = {
     "ruff": ("format and lint", "test"),
     "import-linter": ("import rules", "test"),
     "hatchling": ("building the wheel", "test"),
+    "selenium": ("the browser tests of pages", "test"),
     "torch": ("real KV buffers: diff, refute --bytes", "device"),
     "numpy": ("what torch needs of arrays", "device"),
+    "triton": ("kernels: diff --device cuda", "cuda"),
 }
 
 

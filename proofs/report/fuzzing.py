@@ -28,6 +28,7 @@ from settled.proofs.report.reached import print_coverage
 from settled.proofs.report.summaries import suites_of_fuzz
 from settled.proofs.report.summary import NO_SUMMARIES, SummaryFiles
 from settled.proofs.runner import Exit
+from settled.proofs.showing.data import About
 from settled.proofs.showing.writing import Pages
 from settled.reference.decisions import Decision
 from settled.reference.decoder import ConfigSpace, decode
@@ -66,7 +67,7 @@ class _Session:
             if told.is_shrunk:
                 self.say(f"  kept as {escape(str(trace))}")
         if self.pages is not None:
-            page = self.pages.write(entry.name, entry.events(), contract=entry.contract, sentence=entry.sentence)
+            page = self.pages.write(entry.name, entry.events(), entry.contract, About(entry.key.property, entry.key.cause, entry.sentence))
             if told.is_shrunk:
                 self.say(f"  shown in {escape(str(page))}")
 

@@ -23,17 +23,11 @@ def run(timeline: Timeline, files: Files) -> int:
     print_verdict(console, timeline)
     for path in written:
         console.print(f"written: {path}", markup=False)
-    first = _first(timeline)
-    if first is not None and not written:
-        print_picture(console, timeline, *first)
+    if timeline.violations and not written:
+        print_picture(console, timeline, *timeline.violations[0])
     code = timeline.report.exit_code
     console.print(f"{_MEANING[code]} (exit code {code})", markup=False)
     return code
-
-
-def _first(timeline: Timeline) -> tuple[int, Violation] | None:
-    """By line, which need not be the order in which they became certain."""
-    return min(timeline.violations, key=lambda found: found[1].line, default=None)
 
 
 def print_verdict(console: Console, timeline: Timeline) -> None:

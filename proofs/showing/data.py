@@ -1,10 +1,11 @@
-"""A timeline as plain values for a page: compact lists of numbers, with the columns named beside them.
+"""A timeline as plain values for a page: compact lists, which `assets/model.js` unpacks.
 
 Positions count events from 0; `end` is the first position past a span, the number of events where it never ends.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from settled.model.events import Event, Process, Schedule
@@ -17,18 +18,31 @@ from settled.proofs.showing.timeline import Timeline
 from settled.proofs.showing.uses import Part, Run
 from settled.proofs.showing.words import words_of
 
-HOLDING_COLUMNS = ("block", "owner", "group", "index", "begin", "end", "ended")
-PART_COLUMNS = ("step", "owner", "begin", "end", "scheduled", "start", "tokens", "drafts", "uses")
-BAR_COLUMNS = ("begin", "end", "slot", "kind", "label", "step")
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What a page is about: a property, and the cause of its violation if that is known; what was found, in a sentence.
+
+    Where the trace shows no violation of the sort, the sentence stands for it: an engine may fail, or not come to an end.
+    """
+
+    property: str = ""
+    cause: str = ""
+    sentence: str = ""
 
 
-def page_data(timeline: Timeline, *, finding: str = "") -> dict[str, Any]:
-    """All that a page shows. `finding`: a sentence about something that no event shows, such as an engine that failed."""
+NOTHING = About()
+
+
+def page_data(timeline: Timeline, about: About = NOTHING) -> dict[str, Any]:
+    """All that a page shows."""
     end = len(timeline.events)
+    first = _first(timeline, about)
     return {
         "source": printable(timeline.source),
         "engine": printable(timeline.config.engine),
-        "finding": printable(finding),
+        "finding": printable(about.sentence) if first is None else "",
+        "first": first or 0,
         "contract": {"name": timeline.contract, "meaning": timeline.contract.meaning, "isDefault": timeline.is_default_contract},
         "numBlocks": timeline.config.num_blocks,
         "depth": timeline.config.max_in_flight_steps,
@@ -41,9 +55,9 @@ def page_data(timeline: Timeline, *, finding: str = "") -> dict[str, Any]:
         "prompts": timeline.prompts,
         "events": _events(timeline),
         "steps": [[span.step, span.begin, end if span.end is None else span.end] for span in timeline.steps],
-        "holdings": {"columns": HOLDING_COLUMNS, "rows": _holdings(timeline)},
+        "holdings": _holdings(timeline),
         "cached": [[block, begin, end if until is None else until] for block, begin, until in timeline.owners.cached],
-        "parts": {"columns": PART_COLUMNS, "rows": [_part(part, end) for part in timeline.parts]},
+        "parts": [_part(part, end) for part in timeline.parts],
         "workerRows": timeline.rows.rows,
         "counters": {
             owner: [[each.position, each.computed, each.in_flight, each.stale, each.settled] for each in known]
@@ -51,6 +65,14 @@ def page_data(timeline: Timeline, *, finding: str = "") -> dict[str, Any]:
         },
         "lanes": _lanes(lanes_of(timeline), end),
     }
+
+
+def _first(timeline: Timeline, about: About) -> int | None:
+    """The number of the first violation that a page is about; None if there is none."""
+    for number, (_, found) in enumerate(timeline.violations):
+        if about.property in ("", found.property) and about.cause in ("", found.cause):
+            return number
+    return None
 
 
 def group_text(spec: KVCacheSpec) -> str:
@@ -87,6 +109,8 @@ def _violation(timeline: Timeline, told: Told) -> dict[str, Any]:
         "cause": printable(found.cause),
         "sentence": found.sentence(),
         "why": told.why,
+        "verb": told.verb,
+        "label": told.label,
         "position": _at(timeline, told),
         "certain": told.position,
         "begin": told.begin,
@@ -128,6 +152,7 @@ def _owner(timeline: Timeline, event: Event) -> int | None:
 
 
 def _holdings(timeline: Timeline) -> list[list[int | None]]:
+    """In the order of their beginnings."""
     end = len(timeline.events)
     return [
         [each.block, each.owner, each.group, each.index, each.begin, end if each.end is None else each.end, each.ended]
@@ -148,7 +173,6 @@ def _plain(runs: list[Run]) -> list[list[int]]:
 def _lanes(lanes: Lanes, end: int) -> dict[str, Any]:
     return {
         "note": printable(lanes.note),
-        "barColumns": BAR_COLUMNS,
         "lanes": [
             {
                 "name": lane.name,

@@ -71,7 +71,7 @@ class Timeline:
     steps: list[StepSpan]
     counters: dict[int, list[CountersAt]]
     prompts: dict[int, int]
-    violations: list[tuple[int, Violation]] = field(default_factory=list)  # with the position at which each became certain
+    violations: list[tuple[int, Violation]] = field(default_factory=list)  # by line; with the position at which each became certain
     num_violations: int = 0
     _position_of_line: dict[int, int] = field(default_factory=dict)
 
@@ -132,7 +132,7 @@ class _Builder:
         self._take_parts(None, None)
         self.owners.finish()
         timeline.report = self.monitor.finish()
-        timeline.violations.sort(key=lambda found: found[0])
+        timeline.violations.sort(key=lambda found: (found[1].line, found[0]))
         return timeline
 
     def _before(self, position: int, event: Event) -> None:

@@ -2,6 +2,8 @@
 // Puts the parts together: keys, mouse, resizing, printing; then the first violation, or the whole trace.
 
 const Main = (() => {
+  const ROWS_MANY = 24;  // from here on the blocks of one request are easier to read
+  const SHOWN_FIRST = 80;  // events, where nothing is violated
   const element = (id) => document.getElementById(id);
   let isDue = false;
 
@@ -110,10 +112,13 @@ const Main = (() => {
     if (View.state.owner < 0) View.state.owner = null;
     View.resize(element("time").parentElement.clientWidth);
     View.onChange(drawSoon);
-    const MANY = 24;  // rows, from which on those of one request are easier to read
-    if (Model.usedBlocks.length > MANY) View.state.choice = "request";
-    if (Model.violations.length) View.select(0);
-    else { View.choose(View.state.choice); View.show(0, Math.min(Model.size, 120)); }
+    if (Model.usedBlocks.length > ROWS_MANY) View.state.choice = "request";
+    if (Model.violations.length) View.select(Model.data.first);
+    else {
+      View.go(Model.steps[0]?.begin ?? 0);
+      View.choose(View.state.choice);
+      View.show(0, Math.min(Model.size, SHOWN_FIRST));
+    }
     draw();
     document.documentElement.dataset.ready = "yes";
   }

@@ -5,13 +5,12 @@ const Model = (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const size = data.events.lines.length;
 
-  const named = ({ columns, rows }) => rows.map((row) => Object.fromEntries(columns.map((name, place) => [name, row[place]])));
-  const holdings = named(data.holdings);
-  const parts = named(data.parts);
+  const holdings = data.holdings.map(([block, owner, group, index, begin, end, ended]) => ({ block, owner, group, index, begin, end, ended }));
+  const parts = data.parts.map(([step, owner, begin, end, scheduled, start, tokens, drafts, uses]) => (
+    { step, owner, begin, end, scheduled, start, tokens, drafts, uses }));
   const steps = data.steps.map(([step, begin, end]) => ({ step, begin, end, parts: [] }));
   const lanes = data.lanes.lanes.map((lane) => ({
-    ...lane,
-    bars: named({ columns: data.lanes.barColumns, rows: lane.bars }),
+    ...lane, bars: lane.bars.map(([begin, end, slot, kind, label, step]) => ({ begin, end, slot, kind, label, step })),
   }));
 
   const byBegin = new Map(steps.map((step) => [step.begin + ":" + step.step, step]));
@@ -20,17 +19,23 @@ const Model = (() => {
     if (step) step.parts.push(part);
   }
 
-  // Steps in flight at once get different numbers, the lowest that are free.
-  const ends = [];
-  for (const step of steps) {
-    const free = ends.findIndex((end) => end <= step.begin);
-    step.slot = free < 0 ? ends.length : free;
-    ends[step.slot] = step.end;
+  // Spans in the order of their beginnings: those that overlap get different slots, the lowest that are free. Returns how many there are.
+  function layOut(spans) {
+    const ends = [];
+    for (const span of spans) {
+      const free = ends.findIndex((end) => end <= span.begin);
+      span.slot = free < 0 ? ends.length : free;
+      ends[span.slot] = span.end;
+    }
+    return ends.length;
   }
 
   const byBlock = d3.group(holdings, (holding) => holding.block);
   const byTable = d3.group(holdings, (holding) => holding.owner, (holding) => holding.group);
   const cachedByBlock = d3.group(data.cached.map(([block, begin, end]) => ({ block, begin, end })), (each) => each.block);
+  layOut(steps);
+  const holdersAtOnce = new Map([...byBlock].filter(([block]) => block > 0).map(([block, spans]) => [block, layOut(spans)]));
+  for (const spans of cachedByBlock.values()) spans.sort((one, other) => one.begin - other.begin);
   const violationsAt = d3.group(data.violations.map((violation, number) => ({ ...violation, number })), (each) => each.position);
   const violationsOfBlock = d3.group(data.violations.filter((each) => each.block !== null), (each) => each.block);
 
@@ -65,6 +70,14 @@ const Model = (() => {
     return entries;
   }
 
+  // Whether a request holds a block, or has a step in flight.
+  function isThere(owner, position) {
+    for (const [, holdings] of byTable.get(owner) ?? []) {
+      if (holdings.some((each) => each.block > 0 && each.begin <= position && position < each.end)) return true;
+    }
+    return inFlight(position).some((step) => step.parts.some((part) => part.owner === owner));
+  }
+
   const holdersOf = (block, position) => (byBlock.get(block) ?? []).filter((each) => each.begin <= position && position < each.end);
 
   // The violations that say something of a step's, or of the next step's, block at a table index.
@@ -79,19 +92,22 @@ const Model = (() => {
 
   // How many table entries are null, from which position on.
   function nullCounts() {
-    const changes = new Map();
-    for (const each of byBlock.get(0) ?? []) {
-      changes.set(each.begin, (changes.get(each.begin) ?? 0) + 1);
-      changes.set(each.end, (changes.get(each.end) ?? 0) - 1);
+    const changes = new Int32Array(size + 1), counts = [];
+    for (const { begin, end } of byBlock.get(0) ?? []) {
+      changes[begin] += 1;
+      changes[end] -= 1;
     }
     let count = 0;
-    return [...changes].sort((a, b) => a[0] - b[0]).map(([position, change]) => ({ position, count: (count += change) }));
+    changes.forEach((change, position) => {
+      if (change) counts.push({ position, count: (count += change) });
+    });
+    return counts;
   }
 
   return {
-    data, size, steps, lanes, byBlock, byTable, cachedByBlock, violationsAt, violationsOfBlock, usedBlocks, nulls,
+    data, size, steps, lanes, byBlock, byTable, cachedByBlock, violationsAt, violationsOfBlock, usedBlocks, nulls, holdersAtOnce,
     violations: data.violations, events: data.events, owners: data.owners,
     kind: (position) => data.events.kinds[data.events.kind[position]],
-    inFlight, stepsWithin, counters, table, holdersOf, violationsOf,
+    inFlight, isThere, stepsWithin, counters, table, holdersOf, violationsOf,
   };
 })();

@@ -3,6 +3,7 @@
 
 const Panels = (() => {
   const NEARBY = 6;  // events before and after
+  const WRONG_MAX = 2;  // violations in the panel of an event
   const SHOWN_MAX = 200;  // violations in the list at the end
   const byId = (id) => d3.select(document.getElementById(id));
   const { data } = Model;
@@ -59,7 +60,7 @@ const Panels = (() => {
     }
     byId("sentence").text([data.finding, found?.sentence ?? ""].filter((each) => each).join(" — "));
     byId("why").text(found?.why ?? "");
-    byId("number").text(found ? `violation ${state.violation + 1} of ${Model.violations.length}` : Model.violations.length ? `${Model.violations.length} violations` : "no violation");
+    byId("number").text(found ? `violation ${state.violation + 1} of ${Model.violations.length}${data.numViolations > Model.violations.length ? ` kept, ${data.numViolations} in all` : ""}` : Model.violations.length ? `${Model.violations.length} violations` : "no violation");
     document.getElementById("previous").disabled = !Model.violations.length || state.violation === 0;
     document.getElementById("next").disabled = !Model.violations.length || state.violation === Model.violations.length - 1;
     const items = byId("chapters").selectAll("li").data(found?.chapters ?? []).join("li");
@@ -80,14 +81,22 @@ const Panels = (() => {
     byId("event-words").text(words);
     byId("event-counters").text(countersText(cursor));
     const wrong = Model.violationsAt.get(cursor) ?? [];
-    byId("event-violations").selectAll("li").data(wrong.slice(0, 5)).join("li").text((each) => `✗ ${each.property}: ${each.sentence}`);
+    byId("event-violations").selectAll("li").data(wrong.length > WRONG_MAX ? [...wrong.slice(0, WRONG_MAX), null] : wrong).join("li")
+      .text((each) => (each ? `✗ ${each.property}: ${each.sentence}` : `✗ and ${wrong.length - WRONG_MAX} more`));
     byId("event-json").text(JSON.stringify(JSON.parse(Model.events.json[cursor]), null, 1).replace(/\[\s+([^[\]{}]*?)\s+\]/g, (_, inner) => `[${inner.replace(/\s+/g, " ")}]`));
     byId("spoken").text(`line ${line}: ${words}${wrong.length ? `; violated: ${wrong.map((each) => each.property).join(", ")}` : ""}`);
     nearby(cursor);
   }
 
+  // Whom an event is about: of a step's requests the one that is shown.
+  function ownerAt(cursor) {
+    const shown = View.state.owner;
+    const parts = Model.steps.find((step) => step.begin === cursor || step.end === cursor)?.parts ?? [];
+    return parts.some((part) => part.owner === shown) ? shown : Model.events.owner[cursor];
+  }
+
   function countersText(cursor) {
-    const owner = Model.events.owner[cursor];
+    const owner = ownerAt(cursor);
     if (owner === null) return "";
     const before = Model.counters(owner, cursor - 1), after = Model.counters(owner, cursor);
     if (!after) return "";

@@ -32,9 +32,8 @@ const View = (() => {
 
   // Shows the events from one position to before another.
   function show(from, to) {
-    const count = Math.max(to - from, COLUMNS_MIN);
-    const k = Math.min(Math.max(Model.size / count, 1), scaleMax());
-    const middle = base()((from + to) / 2);
+    const k = Math.min(Math.max(Model.size / Math.max(to - from, COLUMNS_MIN), 1), scaleMax()), half = Model.size / k / 2;
+    const middle = base()(Math.min(Math.max((from + to) / 2, half), Model.size - half));
     canvas.call(zoom.transform, d3.zoomIdentity.translate((Layout.GUTTER + width) / 2 - k * middle, 0).scale(k));
   }
 
@@ -51,8 +50,17 @@ const View = (() => {
 
   function go(position) {
     state.cursor = Math.min(Math.max(position, 0), Model.size - 1);
+    follow();
     reveal();
     changed();
+  }
+
+  // Once the request that is shown has nothing left, that of the event is more telling.
+  function follow() {
+    const owner = Model.events.owner[state.cursor];
+    if (owner === null || owner === state.owner || Model.isThere(state.owner, state.cursor)) return;
+    state.owner = owner;
+    if (state.choice === "request") choose("request");
   }
 
   function select(number) {

@@ -1,0 +1,125 @@
+"""The page as text: whole, closed to the network, and harmless whatever a trace says."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+from importlib.resources import files
+
+import pytest
+from hostile import MARKUP, hostile_trace
+from traces import recorded
+
+from settled.proofs.showing.data import About, page_data
+from settled.proofs.showing.page import LIBRARY, LICENCE, SCRIPTS, embedded, page_of
+from settled.proofs.showing.timeline import timeline_of
+
+ASSETS = files("settled.proofs.showing") / "assets"
+D3_SHA256 = "912111098ea99503a6f4967361d2bbdc9dbf58cf9c678c8e27e5b02d1a07f0c1"  # of d3@7.9.2's dist/d3.min.js on npm
+
+
+class Reader(HTMLParser):
+    """Tags with their attributes, and what scripts and the title hold."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: dict[str, list[str]] = {}
+        self._inside: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self._inside.append(tag)
+        self.texts.setdefault(tag, []).append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        while self._inside and self._inside.pop() != tag:
+            pass
+
+    def handle_data(self, data: str) -> None:
+        if self._inside:
+            self.texts[self._inside[-1]][-1] += data
+
+
+@pytest.fixture(scope="module")
+def hostile() -> str:
+    return page_of(timeline_of(hostile_trace(), f"source {MARKUP}"))
+
+
+def test_what_a_trace_says_is_text(hostile: str) -> None:
+    ordinary = Reader(page_of(timeline_of(recorded("v0.25.1-min-spec-reject"), "recorded")))
+    read = Reader(hostile)
+    assert [tag for tag, _ in read.tags] == [tag for tag, _ in ordinary.tags]
+    assert MARKUP in read.texts["title"][0]
+    data = json.loads(read.texts["script"][0])
+    assert data["owners"][0] == MARKUP
+    assert MARKUP not in hostile
+    assert not set("\u2028\u202e\x1b") & set(hostile)
+
+
+def test_what_is_embedded_has_no_character_of_html() -> None:
+    text = embedded({"<&>": [MARKUP, "\u2028\ud800", 1.5, None]})
+    assert not set(text) & set("<>&\u2028")
+    assert json.loads(text) == {"<&>": [MARKUP, "\u2028\ud800", 1.5, None]}
+
+
+def test_the_page_needs_nothing_from_outside(hostile: str) -> None:
+    read = Reader(hostile)
+    assert not [attributes for _, attributes in read.tags if {"src", "href", "srcset", "action"} & set(attributes)]
+    assert not re.search(r"@import|url\(", (ASSETS / "page.css").read_text())
+    assert not [name for name in SCRIPTS if re.search(r"https?:|fetch\(|XMLHttp|innerHTML|\.html\(|eval\(", (ASSETS / name).read_text())]
+
+
+def test_only_scripts_with_known_hashes_run(hostile: str) -> None:
+    read = Reader(hostile)
+    (policy,) = [attributes["content"] for tag, attributes in read.tags if tag == "meta" and "http-equiv" in attributes]
+    assert policy is not None
+    assert policy.startswith("default-src 'none'; ")
+    assert "unsafe-inline" not in policy.split("script-src")[1]
+    scripts = read.texts["script"][1:]
+    assert len(scripts) == 1 + len(SCRIPTS)
+    for script in scripts:
+        assert f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'" in policy
+
+
+def test_the_library_is_the_official_build_with_its_notice(hostile: str) -> None:
+    assert hashlib.sha256((ASSETS / LIBRARY).read_bytes()).hexdigest() == D3_SHA256
+    notice = (ASSETS / LICENCE).read_text()
+    assert "Permission to use, copy, modify, and/or distribute this software" in notice
+    assert Reader(hostile).texts["pre"][-1].strip() == notice.strip()
+
+
+def test_every_script_of_the_folder_is_used() -> None:
+    assert {path.name for path in ASSETS.iterdir()} == {*SCRIPTS, LIBRARY, LICENCE, "page.html", "page.css"}
+
+
+def test_every_element_that_a_script_names_is_there() -> None:
+    """In the template; what scripts make themselves has no id."""
+    ids = set(re.findall(r'id="([\w-]+)"', (ASSETS / "page.html").read_text()))
+    named = {
+        name
+        for script in SCRIPTS
+        for name in re.findall(r'(?:byId|element|getElementById|options)\("([\w-]+)"', (ASSETS / script).read_text())
+    }
+    assert len(named) > 15
+    assert named <= ids
+
+
+def test_a_page_begins_with_what_it_is_about() -> None:
+    timeline = timeline_of(recorded("v0.25.1-connector-overwrite"), "recorded")
+    told = [each["property"] for each in page_data(timeline)["violations"]]
+    assert page_data(timeline)["first"] == 0 == told.index("read_resident")
+    wanted = page_data(timeline, About("write_owned", "", "so it is"))
+    assert (wanted["first"], wanted["finding"]) == (told.index("write_owned"), "")
+    other = page_data(timeline, About("engine_fault", "KeyError", "it failed"))
+    assert (other["first"], other["finding"]) == (0, "it failed")
+
+
+def test_the_same_trace_makes_the_same_page() -> None:
+    first, second = (page_of(timeline_of(recorded("v0.25.1-swa-decode"), "recorded")) for _ in range(2))
+    assert first == second

@@ -125,8 +125,8 @@ def test_of_a_hunt_every_property_is_told(summaries: Callable[[str], tuple[Eleme
 
 
 def test_a_hunt_that_breaks_off_is_an_error_and_keeps_what_it_knows() -> None:
-    suite = suite_of_hunt(Plan(engine="reference", mix="all"), Progress("reference settled"), {}, "the harness failed")
-    assert [(case.outcome, case.told) for case in suite.cases] == [(Outcome.ERROR, "the harness failed")]
+    suite = suite_of_hunt(Plan(engine="reference", mix="all"), Progress("reference settled"), {}, "the harness\x00 failed\x1b")
+    assert [(case.outcome, case.told) for case in suite.cases] == [(Outcome.ERROR, "the harness\x00 failed\x1b")]
     assert "a run failed" in markdown_text([suite])
     root = ElementTree.fromstring(junit_text([suite]))
     check_grammar(root)
@@ -185,7 +185,7 @@ def test_code_of_any_kind_stays_code() -> None:
         outcome=Outcome.FAILED,
         told="```` @c",
         cause="`@d",
-        picture="@e\n~~~\n```",
+        picture="@e\n~~~\n```\n@i",
         trace=["`````@f"],
     )
     outside = texts_outside_code(markdown_text([Suite(subject="`@g`", done="@h\n@i", cases=[case])]))

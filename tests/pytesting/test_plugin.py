@@ -86,6 +86,8 @@ def test_the_first_violation_fails_the_test_with_its_picture_and_a_trace(pyteste
             "FAILED test_mine.py::test_windows - Failed: settled: read_resident*",
         ]
     )
+    result.stdout.no_fnmatch_line("*recorder.py:*")  # from the test through the engine to where it lost the block, and no further
+    result.stdout.no_fnmatch_line("*in _feed*")
 
 
 def test_the_commands_it_names_show_the_same_violation(pytester: pytest.Pytester) -> None:
@@ -136,14 +138,30 @@ def test_events_after_a_swallowed_violation_are_not_judged(pytester: pytest.Pyte
     body = """
 @pytest.mark.settled(contract="settled")
 def test_windows(settled):
-    sink = settled.sink()
     with pytest.raises(pytest.fail.Exception):
-        serve(sink, "optimistic")
-    sink(None)
+        serve(settled.sink(), "optimistic")
+    serve(settled.sink(), "optimistic")
+    open("went-on", "w").close()
 """
     result = run(pytester, body)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["E*Failed: settled: read_resident is violated under settled*"])
+    assert Path("went-on").exists()
+
+
+def test_a_fixture_that_breaks_at_the_end_is_told_as_it_is(pytester: pytest.Pytester) -> None:
+    body = """
+@pytest.fixture
+def broken():
+    yield
+    raise RuntimeError("broken")
+
+def test_windows(broken, settled):
+    serve(settled.sink(), "settled")
+"""
+    result = run(pytester, body)
+    result.assert_outcomes(passed=1, errors=1)
+    result.stdout.fnmatch_lines(["E*RuntimeError: broken", "settled: 1 watched: 1 holds"])
 
 
 def test_an_expected_violation_is_an_expected_failure(pytester: pytest.Pytester) -> None:
@@ -162,7 +180,7 @@ def test_judging_nothing_is_no_success(pytester: pytest.Pytester) -> None:
 def test_windows(settled):
     Engine(EngineConfig(groups=(WINDOW,), num_blocks=40, max_model_len=64), settled.sink())
 """
-    result = run(pytester, body)
+    result = run(pytester, body, "-W", "default")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*settled: nothing was judged: *the trace has no requests in steps*"])
 

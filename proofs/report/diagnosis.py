@@ -26,6 +26,7 @@ _OPTIONAL = {
     "hatchling": ("building the wheel", "test"),
     "torch": ("real KV buffers: diff, refute --bytes", "device"),
     "numpy": ("what torch needs of arrays", "device"),
+    "triton": ("kernels: diff --device cuda", "cuda"),
 }
 
 

@@ -33,12 +33,18 @@ from settled.reference.workload import run_workload
 DATA = Path(__file__).parents[1] / "data"
 OUT = DATA / "gpu"
 SEEDS_MAX = 200  # looked at for a log that shows what its row must
-RIGHT_LOGS, RACING_LOGS, SHORT_STEPS = 3, 4, 5
+RIGHT_LOGS, RACING_LOGS = 3, 4
 
 # Rows that are garbled whatever the device does: fault 2 stands for all of them, the others are faults of the scheduler alone. The row of
 # vLLM's own basis frees the same blocks as the first and has the same logs.
 ALWAYS = {"optimistic/told-of-nulls/drafts/stream_order": 3, "optimistic/drafts/stream_order": 1}
-SHORT = ("settled/everything", "settled/states/stream_order", "optimistic/loads", "optimistic/told-of-nulls/drafts/stream_order")
+# Runs with few rows, of (steps, seed), for the interpreter.
+SHORT = {
+    "settled/everything": (5, 382),
+    "settled/states/stream_order": (6, 149),
+    "optimistic/loads": (4, 45),
+    "optimistic/told-of-nulls/drafts/stream_order": (5, 232),
+}
 # With freed blocks overwritten at once, which nothing orders behind a step that still uses them.
 POISONED = {"settled/loads": Expected.CLEAN, "optimistic/loads": Expected.RACES, "optimistic/fenced/loads": Expected.RACES}
 
@@ -48,13 +54,15 @@ TRACES: tuple[tuple[str, Worker, Expected], ...] = (
     ("v0.25.1-connector-overwrite", RIGHT_WORKER, Expected.RACES),
     ("v0.26.0-connector-overwrite", RIGHT_WORKER, Expected.CLEAN),
     ("v0.33.0-connector-overwrite", RIGHT_WORKER, Expected.CLEAN),
+    ("v0.25.1-connector-overwrite-swa", RIGHT_WORKER, Expected.RACES),
+    ("v0.26.0-connector-overwrite-swa", RIGHT_WORKER, Expected.CLEAN),
     ("v0.25.1-min-spec-reject", TOLD_OF_NULLS, Expected.ALWAYS),
     ("v0.26.0-min-spec-reject", TOLD_OF_NULLS, Expected.CLEAN),
 )
 
 
 class Entry(NamedTuple):
-    """A log. `row`: of `settled diff`, or a recording and its worker. `sort`: row, short, poisoned or trace. `seed` draws orders too."""
+    """A log. `row`: of `settled diff`, or a recording and its worker. `sort`: row, short, poisoned or trace. `seed`: of the random order too."""
 
     row: str
     sort: str
@@ -76,24 +84,36 @@ def entries() -> Iterator[Entry]:
     yield next(entry for entry in _showing(ROWS[0]) if any(type(op) is Launch and op.kind is LaunchKind.COPY for op in entry.log.ops))
     for row in ROWS:
         if row.name in SHORT:
-            yield next(_showing(row, sort="short"))
+            yield _short(row, *SHORT[row.name])
         if row.name in POISONED:
             yield next(_showing(row, POISONED[row.name], sort="poisoned"))
     for trace, worker, expected in TRACES:
-        with (DATA / "traces" / f"{trace}.ndjson").open("rb") as lines:
-            log = lower([event for _, event in read_trace(lines)], worker=worker)
         name = "/".join(filter(None, (trace, "" if worker is RIGHT_WORKER else worker.name)))
-        yield Entry(name, "trace", 0, expected, log)
+        yield Entry(name, "trace", 0, expected, lowered(trace, worker))
+
+
+def lowered(trace: str, worker: Worker) -> OpLog:
+    with (DATA / "traces" / f"{trace}.ndjson").open("rb") as lines:
+        return lower([event for _, event in read_trace(lines)], worker=worker)
+
+
+def _short(row: Row, steps: int, seed: int) -> Entry:
+    entry = Entry(row.name, "short", seed, row.expected, _log(row, steps, seed))
+    if not is_shown(entry):
+        raise RuntimeError(f"{row.name}: {steps} steps of seed {seed} do not show what they should")
+    return entry
+
+
+def _log(row: Row, steps: int, seed: int, *, poisons: bool = False) -> OpLog:
+    events: list[Event] = []
+    run_workload(row.family.draw(seed), discipline=row.discipline, fence=row.family.fence, steps=steps, sink=events.append)
+    return lower(events, worker=row.worker, poisons=poisons)
 
 
 def _showing(row: Row, expected: Expected | None = None, sort: str = "row") -> Iterator[Entry]:
     """The logs, in the order of their seeds, that alone show what the row must. Raises RuntimeError where no more are found."""
     for seed in range(SEEDS_MAX):
-        events: list[Event] = []
-        steps = SHORT_STEPS if sort == "short" else STEPS
-        run_workload(row.family.draw(seed), discipline=row.discipline, fence=row.family.fence, steps=steps, sink=events.append)
-        log = lower(events, worker=row.worker, poisons=sort == "poisoned")
-        entry = Entry(row.name, sort, seed, expected or row.expected, log)
+        entry = Entry(row.name, sort, seed, expected or row.expected, _log(row, STEPS, seed, poisons=sort == "poisoned"))
         if is_shown(entry):
             yield entry
     raise RuntimeError(f"{row.name}: too few of {SEEDS_MAX} seeds show what they should")

@@ -39,5 +39,5 @@ trap 'rm -rf "$parts"' EXIT
 while read -r phase limit; do
     timeout -k 10 "$limit" "$python" tests/gpu/run_phase.py "$phase" --out "$parts/$phase.json" "${dry[@]}" </dev/null
     echo $? >"$parts/$phase.code"
-done < <("$python" tests/gpu/phases.py)
+done < <("$python" tests/gpu/phases.py "${dry[@]}")
 "$python" tests/gpu/summary.py "$parts" "$out"

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from bench import Bench, open_device
-from phases import PHASES
+from bench import open_bench
+from phases import PATIENCE, PHASES
 from report import Report
 
 NEEDED = ("numpy", "torch", "triton")
@@ -44,7 +44,8 @@ def run(name: str, path: Path, is_dry: bool) -> Report:
         import torch
 
         torch.set_num_threads(1 if is_dry else 4)
-        importlib.import_module(phase.name).run(Bench(open_device(is_dry), report, phase.seconds, is_dry))
+        with open_bench(report, phase.seconds * (PATIENCE if is_dry else 1), is_dry) as bench:
+            importlib.import_module(phase.name).run(bench)
     except Exception:
         report.fail(traceback.format_exc(limit=-6))
     report.is_over = True

@@ -6,7 +6,6 @@ python tests/gpu/summary.py PARTS OUT    PARTS: a NAME.json and a NAME.code a ph
 from __future__ import annotations
 
 import json
-import platform
 import sys
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -42,7 +41,8 @@ def lines_of(phases: Sequence[dict[str, Any]], is_dry: bool) -> Iterator[str]:
     else:
         yield from _figures(phases)
     for told in phases:
-        yield f"{told['phase']:14s} {told['ended']:8s} {told.get('checks', 0):6d} checks {told.get('seconds', 0):6.1f} s  {told.get('line', '')}"
+        counted = f"{told.get('checks', 0):6d} checks {told.get('seconds', 0):6.1f} s"
+        yield f"{told['phase']:14s} {told['ended']:8s} {counted}  {told.get('line', '')}".rstrip()
 
 
 def _figures(phases: Sequence[dict[str, Any]]) -> Iterator[str]:
@@ -60,13 +60,8 @@ def main(arguments: Sequence[str]) -> int:
     failed = [told["phase"] for told in phases if not told["passed"]]
     end = f"{len(phases) - len(failed)} of {len(phases)} phases passed" + (f"; failed: {', '.join(failed)}" if failed else "")
     lines = [*lines_of(phases, is_dry), f"tests/gpu{', dry run' if is_dry else ''}: {end}; {out / 'gpu.json'}"]
-    told = {
-        "passed": has_passed,
-        "is_dry": is_dry,
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "python": platform.python_version(),
-    }
-    (out / "gpu.json").write_text(json.dumps({**told, "phases": phases}, indent=1) + "\n", encoding="utf-8")
+    told = {"passed": has_passed, "is_dry": is_dry, "date": datetime.now(UTC).isoformat(timespec="seconds"), "phases": phases}
+    (out / "gpu.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
     (out / "gpu.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     print("\n".join(lines))
     return 0 if has_passed else 1

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -32,6 +34,14 @@ TOLERANCE = 1e-5
 
 NATURAL, IN_ORDER = "natural timing", "one stream"
 DRAIN_SECONDS = 30.0
+
+Launch = Callable[[int], None]
+Queued = Callable[[Launch, OpLog], Launch]
+"""Makes of a launch one that goes to the current stream: on a CUDA device they do by themselves, on a fake one somebody sees to it."""
+
+
+def by_itself(launch: Launch, log: OpLog) -> Launch:
+    return launch
 
 
 @dataclass(slots=True)
@@ -60,15 +70,15 @@ class AgainstCpu:
     `first_runs`: of those two. `races`: between launches. Raises what the device raises.
     """
 
-    def __init__(self, log: OpLog, device: CudaDevice, numbers: Numbers = NUMBERS) -> None:
-        self.device, self.log = device, log
+    def __init__(self, log: OpLog, device: CudaDevice, *, queued: Queued = by_itself, numbers: Numbers = NUMBERS) -> None:
+        self.device, self.log, self.queued = device, log, queued
         self.races = races_of_launches(log)
         self.compiled = compile_log(log)
         self.numbered = NumberedLog(self.compiled, numbers)
         self._right = replay_outcome(self.compiled, self.numbered)
         laid_out = compile_log(contiguous_log(self.compiled))
         beside = Launches(laid_out, NumberedLog(laid_out, numbers), device.torch_device)
-        run_in_order(beside, device)
+        run_in_order(beside, device, queued)
         self.contiguous = beside.outcome()
         self.launches = Launches(self.compiled, self.numbered, device.torch_device)
         self.first_runs = [Run("contiguous memory", problems=list(self._wrong_over_contiguous())), self._in_order()]
@@ -84,11 +94,12 @@ class AgainstCpu:
         return self._run(str(trial), wanted, lambda: self._on_streams(trial.order, 0.0, seconds))
 
     def _in_order(self) -> Run:
-        return self._run(IN_ORDER, self._right, lambda: run_in_order(self.launches, self.device))
+        return self._run(IN_ORDER, self._right, lambda: run_in_order(self.launches, self.device, self.queued))
 
     def _on_streams(self, order: list[int] | None, step_seconds: float, seconds: float) -> None:
         self.launches.reset()
-        run_on_streams(self.log, self.launches.run, device=self.device, order=order, step_seconds=step_seconds, seconds=seconds)
+        launch = self.queued(self.launches.run, self.log)
+        run_on_streams(self.log, launch, device=self.device, order=order, step_seconds=step_seconds, seconds=seconds)
 
     def _run(self, name: str, wanted: Outcome | None, do: Callable[[], None]) -> Run:
         run = Run(name)
@@ -114,13 +125,16 @@ class AgainstCpu:
             yield f"contiguous memory: {len(far)} rows further than {TOLERANCE:g} from the CPU's outputs, row {far[0]} first"
 
 
-def run_in_order(launches: Launches, device: CudaDevice) -> None:
+def run_in_order(launches: Launches, device: CudaDevice, queued: Queued = by_itself) -> None:
     """All launches on one stream, as they were enqueued. A FILL, which is the host's, waits for the uploads before it."""
     launches.reset()
+    launch = queued(launches.run, launches.log)
     for op in launches.log.launches():
         if launches.compiled.kinds[op] is LaunchKind.FILL:
             _drain(device)
-        device.enqueue(1, lambda op=op: launches.run(op))  # type: ignore[misc]
+            launch(op)
+        else:
+            device.enqueue(1, partial(launch, op))
     _drain(device)
 
 
@@ -166,8 +180,7 @@ def _far(found: Tensor, wanted: Tensor, relative: float = TOLERANCE) -> list[int
 def rows_garbled(outcome: Outcome) -> int:
     """As `Counts.rows_garbled` counts: a wrong state garbles each of its part's queries."""
     rows = outcome.rows
-    ends = [*rows.state_rows[1:], rows.num_state_rows]
-    queries = torch.tensor([end - first - 1 for first, end in zip(rows.state_rows, ends, strict=True)], dtype=torch.int64)
+    queries = torch.tensor([end - first - 1 for first, end in pairwise([*rows.state_rows, rows.num_state_rows])], dtype=torch.int64)
     return int((outcome.wrong != 0).sum()) + int(queries[outcome.state_wrong != 0].sum())
 
 

@@ -26,7 +26,7 @@ class Outcome:
     """`digests`, `wrong` (how many tags are wrong), `first` (the first wrong position, -1), `found` (the tag there, 0), `is_null` (read
     through a null table entry), `outputs` [rows, head_dim]: of rows of attention. `state_found`, `state_wrong` (0 or 1), `state_null`: of
     states read; `state_outputs` [state rows, head_dim]. `store_digests`, `store_wrong` (slots whose tags are wrong), `store_first` (the
-    first of them, -1), `store_differing` (slots whose bytes are): of STOREs.
+    first of them, -1), `store_found` (the tag there, 0), `store_differing` (slots whose bytes are): of STOREs.
     """
 
     rows: Rows
@@ -43,6 +43,7 @@ class Outcome:
     store_digests: Tensor = None
     store_wrong: Tensor = None
     store_first: Tensor = None
+    store_found: Tensor = None
     store_differing: Tensor = None
 
     @property
@@ -64,7 +65,7 @@ class Outcome:
             f"{int(((self.store_wrong > 0) | (self.store_differing > 0)).sum())} of {len(self.store_wrong)} stores",
         )
         missing = int((self.wrong == NOT_RUN).sum()) + int((self.state_wrong == NOT_RUN).sum())
-        return ", ".join(said) + (f", {missing} rows not read" if missing else "")
+        return ", ".join(said) + (f", {missing} reads missing" if missing else "")
 
     def differences(self, other: Outcome) -> list[str]:
         """The names of what the two were told differently, outputs apart: those depend on the device."""
@@ -100,15 +101,17 @@ def outcome_before(rows: Rows, head_dim: int, dtype: torch.dtype) -> Outcome:
 
 def add_stores(outcome: Outcome, compiled: CompiledLog, numbered: NumberedLog, tags: Tensor, keys: Tensor, values: Tensor) -> None:
     """Judges what STOREs have brought to the host: slots of tags, keys and values, one STORE behind the other."""
-    digests, wrong, first, differing = [], [], [], []
+    digests, wrong, first, found, differing = [], [], [], [], []
     for store in moves_of(compiled, LaunchKind.STORE):
         span, wanted = slice(store.at, store.at + len(store.slots)), numbered.moves[store.op]
         unequal = (tags[span] != store.tags).nonzero().flatten().tolist()
         digests.append(int(mix(tags[span]).sum()))
         wrong.append(len(unequal))
         first.append(unequal[0] if unequal else -1)
+        found.append(int(tags[store.at + unequal[0]]) if unequal else 0)
         differing.append(len({*rows_differing(keys[span], wanted.keys), *rows_differing(values[span], wanted.values)}))
     outcome.store_digests = torch.tensor(digests, dtype=torch.int64)
     outcome.store_wrong = torch.tensor(wrong, dtype=torch.int32)
     outcome.store_first = torch.tensor(first, dtype=torch.int32)
+    outcome.store_found = torch.tensor(found, dtype=torch.int64)
     outcome.store_differing = torch.tensor(differing, dtype=torch.int32)

@@ -18,6 +18,7 @@ SIGN = tl.constexpr(states.SIGN)
 FACTOR = tl.constexpr(state_tensors.FACTOR)
 NOWHERE = tl.constexpr(2**31 - 1)  # past every position
 
+TRITON_VERSION = tuple(map(int, triton.__version__.split(".")[:2]))
 IS_INTERPRETED = bool(triton.knobs.runtime.interpret)
 """Whether the kernels below run in Triton's interpreter: decided by TRITON_INTERPRET when this module is imported."""
 
@@ -157,7 +158,10 @@ def state_write_kernel(
 # gives the same bits. IS_CHECKED: the tags of what is read are compared, counted and digested; without, only keys and values are touched.
 # IS_GATED: row `gate_row` of the launch says that it has arrived when it is through with `gate_tile` tiles, and goes on when `go` is
 # not 0, or after `gate_spins` looks; `arrived` becomes 1, and then 2 if nobody let it on.
-@triton.jit(do_not_specialize=["begin", "page", "gate_row", "gate_tile", "gate_spins"])
+@triton.jit(
+    do_not_specialize=["begin", "page", "gate_row", "gate_tile", "gate_spins"],
+    do_not_specialize_on_alignment=["go", "arrived"],
+)
 def attention_kernel(
     tags,
     keys,
@@ -199,7 +203,7 @@ def attention_kernel(
     at_output = (row.to(tl.int64) * HEADS + head) * HEAD_DIM + lanes
     query = tl.load(queries + at_output).to(tl.float32)
 
-    highest = -float("inf")
+    highest = -1.0e30  # below every score; finite, so that keys without numbers meet no difference of infinities
     total = 0.0
     output = tl.zeros([HEAD_DIM], tl.float32)
     digest = tl.zeros([TILE], tl.int64)

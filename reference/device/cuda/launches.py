@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -93,6 +93,21 @@ class Launches:
                 found.copy_(getattr(self._before, name))
             self._synchronize()
 
+    def warm_up(self) -> None:
+        """Launches every kernel that the log's launches use, so that nothing is compiled or loaded later; then resets.
+
+        With a gate set the gated kernel too. Nothing may be under way.
+        """
+        gate, self.gate = self.gate, None
+        for op in self._first_of_each_kernel():
+            self.run(op)
+        if gate is not None:
+            ones, zeros = (torch.full((1,), value, dtype=torch.int32, device=self.device) for value in (1, 0))
+            self.gate = replace(gate, go=ones, arrived=zeros, spins=1)
+            self.run(gate.op)
+        self.gate = gate
+        self.reset()
+
     def outcome(self) -> Outcome:
         """What was read, on the host. Whoever ran the launches on streams of his own has waited for them."""
         with self._on_device():
@@ -101,6 +116,16 @@ class Launches:
         buffers = self.buffers
         add_stores(outcome, self.compiled, self.numbered, buffers.stored_tags, buffers.stored_keys, buffers.stored_values)
         return outcome
+
+    def _first_of_each_kernel(self) -> list[int]:
+        """The first launch of each kind, and the first STEPs that read keys, read states, write states."""
+        first: dict[object, int] = {}
+        for op in self.log.launches():
+            first.setdefault(self.compiled.kinds[op], op)
+            for name, entries in (("keys", self.rows.of_step), ("states", self.rows.states_of), ("outs", self._log.outs)):
+                if entries.get(op):
+                    first.setdefault(name, op)
+        return sorted(set(first.values()))
 
     def _on_device(self) -> AbstractContextManager[object]:
         return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
@@ -280,6 +305,8 @@ def check_back_end(device: torch.device) -> None:
     """Raises BackEndError where tensors of the device and the kernels do not go together."""
     if device.type == "cpu" and not kernels.IS_INTERPRETED:
         raise BackEndError("on the CPU kernels run in Triton's interpreter: set TRITON_INTERPRET=1 before anything imports triton")
+    if device.type == "cpu" and kernels.TRITON_VERSION < (3, 7):
+        raise BackEndError("Triton's interpreter works with numpy 2.4 and newer from triton 3.7 on: upgrade triton")
     if device.type == "cuda" and kernels.IS_INTERPRETED:
         raise BackEndError("TRITON_INTERPRET is set, so kernels would run on the CPU: unset it before anything imports triton")
     if device.type not in ("cpu", "cuda"):

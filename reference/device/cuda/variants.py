@@ -56,6 +56,10 @@ class Variant:
         """The type of each argument, as Triton calls it."""
         return {name: self._type(name) for name in self.kernel.arg_names}
 
+    def is_aligned(self, name: str) -> bool:
+        """Whether every launch passes a pointer to the beginning of an allocation."""
+        return self._type(name).startswith("*") and name not in ("go", "arrived")
+
     def _type(self, name: str) -> str:
         if name in self.constants:
             return "constexpr"

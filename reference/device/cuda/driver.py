@@ -27,6 +27,7 @@ _SIGNATURES: dict[str, list[Any]] = {
     "cuEventDestroy_v2": [c_void_p],
     "cuStreamQuery": [c_void_p],
     "cuStreamWaitEvent": [c_void_p, c_void_p, c_uint],
+    "cuMemHostGetDevicePointer_v2": [POINTER(c_uint64), c_void_p, c_uint],
     "cuStreamWaitValue32": [c_void_p, c_uint64, c_uint32, c_uint],
     "cuStreamWriteValue32": [c_void_p, c_uint64, c_uint32, c_uint],
 }
@@ -100,8 +101,14 @@ class Driver:
     def seconds_between(self, first: int, second: int) -> float:
         """Between two timed events that have happened, on the device's clock."""
         milliseconds = c_float()
-        self._call("cuEventElapsedTime", byref(milliseconds), first, second)
+        self._call(self._newest("cuEventElapsedTime"), byref(milliseconds), first, second)
         return milliseconds.value / 1000
+
+    def device_address(self, pinned: int) -> int:
+        """Of pinned host memory; with unified addressing the same."""
+        address = c_uint64()
+        self._call("cuMemHostGetDevicePointer_v2", byref(address), pinned, 0)
+        return address.value
 
     # ---- stream memory operations --------------------------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ ENVIRONMENT = {
     "CUDA_MODULE_LOADING": "EAGER",  # lazily, the first launch of a kernel may wait for the device: behind a closed gate, for ever
     "CUDA_DEVICE_MAX_CONNECTIONS": str(MOST_STREAMS),  # streams that share a connection wait for each other's gates
 }
-_CALIBRATION_CYCLES, _CALIBRATION_SECONDS = 4_000_000, 10.0
+_CALIBRATION_CYCLES = 4_000_000
 
 
 class CudaError(RuntimeError):
@@ -54,29 +54,39 @@ def check_environment(environment: MutableMapping[str, str]) -> None:
 
 
 def _check_blocking(environment: MutableMapping[str, str]) -> None:
-    if environment.get("CUDA_LAUNCH_BLOCKING", "0") != "0":
+    if environment.get("CUDA_LAUNCH_BLOCKING", "") not in ("", "0"):
         raise CudaError("CUDA_LAUNCH_BLOCKING is set: each launch would wait for its gate, and no other stream would ever open it")
 
 
 def pinned_words(count: int) -> Tensor:
-    """`count` zeroed int32 in pinned host memory, at the same address on the device and the host (unified addressing)."""
+    """`count` zeroed int32 in pinned host memory."""
     return torch.zeros(count, dtype=torch.int32, pin_memory=True)
+
+
+def copy_on_stream(target: Tensor, source: Tensor) -> None:
+    """Enqueues a copy on torch's current stream."""
+    target.copy_(source, non_blocking=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Platform:
     """What a device stands on; a fake one stands here in dry runs.
 
-    `cuda`: torch.cuda. `library`: loads libcuda. `buffers`: torch's name of the device that holds buffers. `pinned`: makes words.
-    `spin`: the kernels that wait and post where the driver cannot.
+    `cuda`: torch.cuda. `library`: loads libcuda. `buffers`: torch's name of the device that holds buffers. `pinned`: makes words. `copy`:
+    enqueues a copy. `spin`: the kernels that wait and post where the driver cannot. `environment`: the process's variables.
+    `grace_seconds`: how long work may take to end that nothing holds up any more; `warm_up_seconds`: the same of spin kernels that have to
+    be compiled first.
     """
 
     cuda: Any = torch.cuda
     library: Callable[[], Any] = load_libcuda
     buffers: str = "cuda"
     pinned: Callable[[int], Tensor] = pinned_words
+    copy: Callable[[Tensor, Tensor], None] = copy_on_stream
     spin: SpinKernels = field(default_factory=SpinKernels)
     environment: MutableMapping[str, str] = field(default_factory=lambda: os.environ)
+    grace_seconds: float = 5.0
+    warm_up_seconds: float = 60.0
 
 
 class CudaDevice:
@@ -97,10 +107,13 @@ class CudaDevice:
             raise CudaError("torch finds no CUDA device")
         self.torch_device = torch.device(self.platform.buffers, self.platform.cuda.current_device())
         self.is_lost = False
-        self._cycles_per_second: float | None = None
+        self.cycles_per_second = 0.0
         self._streams: list[Any] = []
-        self.need_streams(1)  # the first stream makes the context
+        self.need_streams(1)
+        self.platform.cuda.synchronize()  # now this thread has the context, whatever was made lazily before
         self.driver.adopt()
+        self._on_host = self.platform.pinned(1)
+        self._on_device = torch.zeros(1, dtype=torch.int32, device=self.torch_device)
 
     @cached_property
     def tickets(self) -> Tickets:
@@ -141,32 +154,39 @@ class CudaDevice:
             work()
 
     def touch(self, stream: int) -> None:
-        """Enqueues a kernel that does next to nothing."""
-        self.enqueue(stream, lambda: self.platform.cuda._sleep(1))
+        """Enqueues a kernel and copies both ways, of next to nothing: a bit of all that goes through a stream."""
+
+        def work() -> None:
+            self.platform.cuda._sleep(1)
+            self.platform.copy(self._on_device, self._on_host)
+            self.platform.copy(self._on_host, self._on_device)
+
+        self.enqueue(stream, work)
 
     def is_idle(self, stream: int) -> bool:
         """Whether all has run that was enqueued there. Raises DriverError, of a failed kernel say."""
         return self.driver.is_idle(self.handle(stream))
 
     def keep_busy(self, stream: int, seconds: float) -> None:
-        """Enqueues a kernel of one thread that runs for about that long. Measures the device's clock the first time: not behind a gate."""
+        """Enqueues a kernel of one thread that runs for about that long. `measure_clock` comes first."""
         cycles = int(seconds * self.cycles_per_second)
         self.enqueue(stream, lambda: self.platform.cuda._sleep(cycles))
 
-    @property
-    def cycles_per_second(self) -> float:
-        """What torch's busy kernel counts, the highest of three measurements: a device at rest clocks low. Raises CudaError."""
-        if self._cycles_per_second is None:
-            self._cycles_per_second = max(self._measure_cycles() for _ in range(3))
-        return self._cycles_per_second
+    def measure_clock(self) -> None:
+        """How many cycles torch's busy kernel counts in a second, once: the most of three rounds, since a device at rest clocks low.
+
+        Waits for the device. Raises CudaError where it does not answer.
+        """
+        if not self.cycles_per_second:
+            self.cycles_per_second = max(self._measure_cycles() for _ in range(3))
 
     def _measure_cycles(self) -> float:
         first, second = self.driver.new_event(is_timed=True), self.driver.new_event(is_timed=True)
         self.record(first, 1)
         self.enqueue(1, lambda: self.platform.cuda._sleep(_CALIBRATION_CYCLES))
         self.record(second, 1)
-        if not self.wait_until(lambda: self.driver.has_happened(second), _CALIBRATION_SECONDS):
-            raise CudaError(f"the device did not end a short kernel in {_CALIBRATION_SECONDS:g} s")
+        if not self.wait_until(lambda: self.driver.has_happened(second), self.platform.grace_seconds):
+            raise CudaError(f"the device did not end a short kernel in {self.platform.grace_seconds:g} s")
         seconds = self.driver.seconds_between(first, second)
         self.discard((first, second))
         return _CALIBRATION_CYCLES / seconds

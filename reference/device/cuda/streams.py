@@ -8,7 +8,6 @@ its end.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -17,9 +16,6 @@ from settled.reference.device.cuda.driver import DriverError
 from settled.reference.device.cuda.runtime import POLL_SECONDS, CudaDevice
 from settled.reference.device.ops import HOST, HostSync, Launch, LaunchKind, Op, OpLog, Record, Wait, stream_name
 from settled.reference.device.orders import LaunchOrder
-
-GRACE_SECONDS = 5.0
-"""How long work may take to end once all gates are open."""
 
 
 class StreamsError(RuntimeError):
@@ -52,17 +48,17 @@ class _Natural:
         try:
             for index, op in enumerate(self.log.ops):
                 self.at = index
+                self._check("putting it on its stream")
                 self._do(op)
             self._finish()
         except BaseException as error:
             self._give_up(error)
             raise
-        finally:
-            self.device.discard(self.events)
+        self.device.discard(self.events)
 
     def _do(self, op: Op) -> None:
         if isinstance(op, HostSync):
-            self._await(lambda: self._has_happened(op.event), f"event {op.event}")
+            self._await(lambda: self._has_happened(op.event), f"waiting for event {op.event}")
         elif isinstance(op, Launch) and op.stream == HOST:
             self._host_launch(self.at)
         elif isinstance(op, Launch | Record | Wait):
@@ -78,7 +74,8 @@ class _Natural:
             self._launch(index, op)
         elif isinstance(op, Record):
             self.device.record(self.events[op.event], op.stream)
-        elif isinstance(op, Wait):
+        else:
+            assert isinstance(op, Wait)
             self.device.wait(op.stream, self.events[op.event])
 
     def _launch(self, index: int, op: Launch) -> None:
@@ -105,24 +102,27 @@ class _Natural:
 
     def _check(self, what: str) -> None:
         if time.monotonic() > self.deadline:
-            raise StreamsError(f"the deadline of {self.seconds:g} s passed; at op {self.at} the host waited for {what}")
+            raise StreamsError(f"the deadline of {self.seconds:g} s passed; the host was at op {self.at}, {what}")
 
     def _go_on(self) -> None:
         """What the host has to do while it waits."""
 
     def _finish(self) -> None:
-        self._await(lambda: all(map(self.device.is_idle, self.device.streams)), "the streams to end")
+        self._await(lambda: all(map(self.device.is_idle, self.device.streams)), "waiting for the streams to end")
 
     def _give_up(self, error: BaseException) -> None:
-        """Sees that the device has ended, or that nobody relies on it any more."""
+        """Waits for what is under way, or sees to it that nobody uses the device again."""
+        error.add_note(f"the host was at op {self.at} of {len(self.log.ops)}")
+        self.device.is_lost = True
         try:
-            has_ended = self.device.drain(GRACE_SECONDS)
+            grace = self.device.platform.grace_seconds
+            if self.device.drain(grace):
+                self.device.discard(self.events)
+                self.device.is_lost = False
+            else:
+                error.add_note(f"work was left on the device: it did not end in {grace:g} s")
         except DriverError as failed:
             error.add_note(f"the device has failed: {failed}")
-            has_ended = False
-        if not has_ended:
-            self.device.is_lost = True
-            error.add_note(f"work was left on the device: it did not end in {GRACE_SECONDS:g} s")
 
 
 class _Directed(_Natural):
@@ -139,25 +139,16 @@ class _Directed(_Natural):
         self.stuck: int | None = None  # at the deadline: the rank whose turn it was
 
     def run(self) -> None:
-        watchdog = threading.Timer(self.seconds, self._expire)
-        watchdog.daemon = True
-        watchdog.start()
-        try:
+        with self.tickets.released_after(self.seconds, self._expire):
             super().run()
-        finally:
-            watchdog.cancel()
-            watchdog.join()  # so that it does not open the gates of the next run
 
     def _expire(self) -> None:
-        """In a thread of its own: the host's may be stuck in a launch queue that is full."""
-        self.stuck = self.tickets.done
-        self.tickets.release()
+        self.stuck = self.tickets.done  # before the gates are opened, after which it would tell nothing
 
     # ---- what the host does --------------------------------------------------------------------------------------------
 
     def _submit(self, index: int, stream: int) -> None:
         self.held[stream].append(index)
-        self._check("room in a launch queue")
         self._go_on()
 
     def _go_on(self) -> None:
@@ -192,7 +183,7 @@ class _Directed(_Natural):
 
     def _host_launch(self, index: int) -> None:
         rank = self.ranks[index]
-        self._await(lambda: self.tickets.is_open(rank), f"its turn to run launch {index}")
+        self._await(lambda: self.tickets.is_open(rank), f"waiting for its turn to run launch {index}")
         super()._host_launch(index)
         self.tickets.open(rank + 1)
 
@@ -202,11 +193,14 @@ class _Directed(_Natural):
     # ---- how it ends ---------------------------------------------------------------------------------------------------
 
     def _check(self, what: str) -> None:
-        if self.stuck is not None and self.stuck < len(self.order):
+        if self.stuck is None:
+            return  # the watchdog tells the time, so that nobody takes a gate that it opened for a launch that has run
+        if self.stuck < len(self.order):
             raise GateTimeoutError(
                 f"the deadline of {self.seconds:g} s passed; the device waited for {self._named(self.stuck)}; "
-                f"the host was at op {self.at} and waited for {what}"
+                f"the host was at op {self.at}, {what}"
             )
+        super()._check(what)
 
     def _named(self, rank: int) -> str:
         index = self.order[rank]
@@ -215,7 +209,7 @@ class _Directed(_Natural):
         return f"launch {index} ({op.kind}, stream {stream_name(op.stream)}, rank {rank} of {len(self.order)})"
 
     def _finish(self) -> None:
-        self._await(lambda: self.tickets.done == len(self.order) and not any(self.held), "the launches to run")
+        self._await(lambda: self.tickets.done == len(self.order) and not any(self.held), "waiting for the launches to run")
         super()._finish()
         early = self.tickets.beyond_bound()
         if early:
@@ -241,9 +235,9 @@ def run_on_streams(
     busy for `step_seconds` before each STEP, as a real forward pass keeps it. `seconds` is the deadline of the whole run. Every kernel has
     to have run once before: to compile or load one may wait for the device.
 
-    Raises what `launch` or the device raised; GateTimeoutError at the deadline, where an order that is no linear extension ends; GateBoundError;
-    StreamsError at the deadline of a natural run; DeviceLostError after a run that left work behind; OpLogError; ProbeError; ValueError when
-    `order` does not name every launch once, or comes with `step_seconds`. However it ends, all gates are open.
+    Raises what `launch` or the device raised; GateTimeoutError at the deadline, where an order that is no linear extension ends;
+    GateBoundError; StreamsError at the deadline of a natural run; DeviceLostError after a run that left work behind; OpLogError;
+    ProbeError; ValueError when `order` does not name every launch once, or comes with `step_seconds`. However it ends, all gates are open.
     """
     if device.is_lost:
         raise DeviceLostError("an earlier run left work on the device that does not end: start a new process")
@@ -254,7 +248,7 @@ def run_on_streams(
     device.need_streams(log.num_streams - 1)
     if order is None:
         if step_seconds:
-            device.keep_busy(1, 0.0)  # measures the clock before anything runs
+            device.measure_clock()  # while nothing runs
         _Natural(log, launch, device, step_seconds, seconds).run()
     else:
         device.tickets.probe()

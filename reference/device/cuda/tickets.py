@@ -9,21 +9,24 @@ The gates are the driver's stream memory operations where a probe finds them wor
 from __future__ import annotations
 
 import ctypes
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 from settled.reference.device.cuda.driver import DriverError
 from settled.reference.device.cuda.runtime import CudaDevice
 
 PROBE_SECONDS = 1.0
-WARM_UP_SECONDS = 60.0  # spin kernels are compiled first
 MOST_RANKS = 1 << 18
-AHEAD = 32
-"""How many launches may stand behind closed gates: some ten commands each, of the 1,024 that a launch queue takes before it blocks."""
+AHEAD = 8
+"""How many launches may stand behind closed gates. A launch queue takes about 1,024 commands before it blocks; a load is dozens of them."""
 
 _CLOSED_SECONDS = 0.003  # how long a gate is looked at before it counts as closed
-_LOOKS_PER_SECOND = 2_000_000  # of a spin kernel: one over the bus takes half a microsecond and more
+_LEAVE_SECONDS = 0.2  # how long a stream may take to go on after a failed probe
+_LOOKS_PER_SECOND = 4_000_000  # of a spin kernel: twice what it does at the most, half a microsecond each, so that the host is first
+_MOST_LOOKS = (1 << 31) - 1  # one kernel, whose numbers are 32 bits wide
 
 
 class ProbeError(RuntimeError):
@@ -35,8 +38,8 @@ class Words:
 
     def __init__(self, device: CudaDevice, count: int) -> None:
         self.tensor = device.platform.pinned(count)
-        self._first = self.tensor.data_ptr()
-        self._host = (ctypes.c_int32 * count).from_address(self._first)
+        self._host = (ctypes.c_int32 * count).from_address(self.tensor.data_ptr())
+        self._first = device.driver.device_address(self.tensor.data_ptr())
 
     def __getitem__(self, index: int) -> int:
         word: int = self._host[index]
@@ -50,6 +53,7 @@ class Words:
         self._host[:count] = [value] * count
 
     def address(self, index: int) -> int:
+        """On the device."""
         return self._first + ctypes.sizeof(ctypes.c_int32) * index
 
 
@@ -125,7 +129,7 @@ class Tickets:
             raise ValueError(f"an order has {ranks:,} launches; there are tickets for {MOST_RANKS:,}")
         self._run, self._ranks, self._done = self._run + 1, ranks, 0
         if isinstance(self.gates, SpinGates):
-            self.gates.looks = int(max(seconds, PROBE_SECONDS) * _LOOKS_PER_SECOND)
+            self.gates.looks = min(int(seconds * _LOOKS_PER_SECOND), _MOST_LOOKS)
         self.open(0)
 
     def wait(self, stream: int, rank: int) -> None:
@@ -155,6 +159,23 @@ class Tickets:
         """Opens all gates of the run for good. May be called from any thread, whatever the others do."""
         self._words.fill(self._ranks + 1, self._run)
 
+    @contextmanager
+    def released_after(self, seconds: float, expired: Callable[[], None]) -> Iterator[None]:
+        """Within it, calls `expired` and opens all gates at the deadline, in a thread of its own: the caller's may be stuck in a launch."""
+
+        def expire() -> None:
+            expired()
+            self.release()
+
+        watchdog = threading.Timer(seconds, expire)
+        watchdog.daemon = True
+        watchdog.start()
+        try:
+            yield
+        finally:
+            watchdog.cancel()
+            watchdog.join()  # so that it does not open the gates of the next run
+
     def beyond_bound(self) -> list[int]:
         """Ranks whose launch did not wait for its turn, since a spin kernel came to its bound."""
         if not isinstance(self.gates, SpinGates):
@@ -167,6 +188,10 @@ class Tickets:
         """Finds out which gates work, on all streams that the device has by now; at once where that is known. Raises ProbeError."""
         if self._probed == len(self._device.streams):
             return
+        for stream in self._device.streams:
+            self._device.touch(stream)  # once before a gate is closed: what is loaded late may wait for the device
+        if not self._device.drain(self._device.platform.grace_seconds):
+            raise ProbeError("the streams have other work that does not end")
         if not self.refused:
             self.refused = self._seen_wrong()
         if self.refused:
@@ -183,28 +208,30 @@ class Tickets:
         self.begin(1, PROBE_SECONDS)
         self.wait(1, 0)
         self.post(1, 0)
-        if not self._device.drain(WARM_UP_SECONDS):
-            raise ProbeError(f"the first spin kernels did not end in {WARM_UP_SECONDS:g} s")
+        seconds = self._device.platform.warm_up_seconds
+        if not self._device.drain(seconds):
+            raise ProbeError(f"the first spin kernels did not end in {seconds:g} s")
 
     def _seen_wrong(self) -> str:
         """Empty where every stream's gate is closed, then opened by the host, within a second. Sees whether others go on meanwhile."""
         deadline = time.monotonic() + PROBE_SECONDS
-        try:
-            for stream in self._device.streams:
-                wrong = self._try_gate(stream, lambda: max(0.0, deadline - time.monotonic()))
-                if wrong:
-                    break
-        except DriverError as error:
-            wrong = str(error)
+        wrong = ""
+        with self.released_after(PROBE_SECONDS, lambda: None):
+            try:
+                for stream in self._device.streams:
+                    wrong = wrong or self._try_gate(stream, lambda: max(0.0, deadline - time.monotonic()))
+            except DriverError as error:
+                wrong = str(error)
+            finally:
+                self.release()
         if wrong:
-            self.release()
             self._leave_behind()
         return wrong
 
     def _leave_behind(self) -> None:
         """Whatever the failed gates hold up for ever stays on streams that nobody uses any more."""
         try:
-            ended = self._device.drain(PROBE_SECONDS)
+            ended = self._device.drain(_LEAVE_SECONDS)
         except DriverError:
             ended = False
         if not ended:
@@ -214,10 +241,11 @@ class Tickets:
         device, others = self._device, [other for other in self._device.streams if other != stream]
         self.begin(2, PROBE_SECONDS)
         self.wait(stream, 1)
+        device.touch(stream)  # a copy that stands behind a gate must not hold up the copies of others
         self.post(stream, 1)
         for other in others:
             device.touch(other)
-        if not device.wait_until(lambda: all(map(device.is_idle, others)), left() / 4):
+        if self.ahead > 1 and not device.wait_until(lambda: all(map(device.is_idle, others)), left() / 4):
             self.ahead = 1  # a closed gate holds up other streams: then nothing may stand behind one
         if device.wait_until(lambda: self.is_open(2) or device.is_idle(stream), _CLOSED_SECONDS):
             return f"the gate on stream {stream} was not closed"

@@ -62,7 +62,7 @@ TRACES: tuple[tuple[str, Worker, Expected], ...] = (
 
 
 class Entry(NamedTuple):
-    """A log. `row`: of `settled diff`, or a recording and its worker. `sort`: row, short, poisoned or trace. `seed`: of the random order too."""
+    """A log. `row`: of `settled diff`, or a recording and its worker. `sort`: row, short, poisoned or trace. `seed` draws orders."""
 
     row: str
     sort: str

@@ -28,6 +28,7 @@ class Row:
     natural: int = 0
     natural_garbled: int = 0
     natural_logs: int = 0
+    repeated: int = 0  # directed runs that came to their deadline first
 
 
 def run(bench: Bench) -> None:
@@ -74,6 +75,7 @@ def _log(bench: Bench, told: Told, row: Row) -> None:
             continue
         found = case.directed(trial)
         row.directed_garbled += found.is_garbled
+        row.repeated += found.is_repeated
         _judge(bench, told, row, found)
         _judge_by_index(bench, told, found, expected)
 

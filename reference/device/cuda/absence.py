@@ -12,15 +12,19 @@ def why_absent() -> str:
         if find_spec(name) is None:
             return f"{name} is not installed"
     from settled.reference.device.cuda.driver import load_libcuda
-    from settled.reference.device.cuda.runtime import CudaError, set_environment
 
     try:
         load_libcuda()
-        set_environment(os.environ)
-    except (CudaError, RuntimeError) as error:
+    except RuntimeError as error:
         return str(error)
     import torch
 
+    from settled.reference.device.cuda.runtime import CudaError, set_environment
+
+    try:
+        set_environment(os.environ)
+    except CudaError as error:
+        return str(error)
     if torch.version.cuda is None:
         return f"torch {torch.__version__} is built without CUDA"
     return "" if torch.cuda.is_available() else "torch finds no CUDA device"

@@ -32,7 +32,8 @@ class FakeGpu:
 
     `queue_length`: commands that a launch queue takes. `memory_operations`: how they behave ("works", "never closed", "never opened");
     `spin`: how spin kernels do ("works", "never closed", "hangs"). `attribute`: the answer to whether the first version of the operations
-    may be used. `shares_queue`: all streams stand in one queue. `missing`: functions that libcuda lacks. `codes`: what functions answer, by
+    may be used. `shares_queue`: all streams stand in one queue; `shares_copies`: their copies do. `loads_lazily`: the first kernel is
+    loaded when it is launched, which waits for the device. `missing`: functions that libcuda lacks. `codes`: what functions answer, by
     name; a failed launch fails the device. `seconds_a_look`: of a spin kernel.
     """
 
@@ -41,6 +42,8 @@ class FakeGpu:
     spin: str = "works"
     attribute: int = 0
     shares_queue: bool = False
+    shares_copies: bool = False
+    loads_lazily: bool = False
     missing: frozenset[str] = frozenset()
     codes: dict[str, int] = field(default_factory=dict)
     is_available: bool = True
@@ -60,6 +63,7 @@ class FakeGpu:
         self.is_closed = False
         self.blocked = 0  # how often the host came to the end of a launch queue
         self._pinned: list[Tensor] = []
+        self._copies = self._copied = 0
         self.cuda = FakeCuda(self)
         self.library = FakeLibcuda(self)
 
@@ -80,7 +84,7 @@ class FakeGpu:
             library=lambda: self.library,
             buffers="cpu",
             pinned=self.pinned,
-            copy=lambda target, source: self.cuda.put(lambda: target.copy_(source)),
+            copy=lambda target, source: self._copy(lambda: target.copy_(source)),
             spin=FakeSpin(self),
             environment=self.environment,
             grace_seconds=self.grace_seconds,
@@ -98,11 +102,22 @@ class FakeGpu:
                 assert self.cuda.current_stream() is None
                 launch(index)
             elif op.kind in COPIES:
-                self.cuda.put(lambda: launch(index))
+                self._copy(lambda: launch(index))
             else:
                 self.cuda.put(lambda: self._kernel(launch, index))
 
         return run
+
+    def _copy(self, copy: Callable[[], None]) -> None:
+        number = self._copies
+        self._copies += 1
+
+        def run() -> None:
+            self.hold(lambda: not self.shares_copies or self._copied == number)
+            copy()
+            self._copied += 1
+
+        self.cuda.put(run)
 
     def _kernel(self, launch: Callable[[int], None], index: int) -> None:
         with self.kernel_lock:
@@ -113,6 +128,7 @@ class FakeGpu:
         return self._pinned[-1]
 
     def is_pinned(self, address: int) -> bool:
+        """On the host."""
         return any(0 <= address - words.data_ptr() < words.nbytes for words in self._pinned)
 
     def hold(self, is_so: Callable[[], bool]) -> None:

@@ -23,6 +23,7 @@ NAMES = {
     NOT_SUPPORTED: b"CUDA_ERROR_NOT_SUPPORTED",
 }
 FIRST_VERSION_OF_OPERATIONS = ("cuStreamWaitValue32", "cuStreamWriteValue32")  # off by default; libcuda has the functions all the same
+DEVICE_SIDE = 1 << 44  # how far the device's address of pinned memory is from the host's; on real machines they are mostly the same
 HAVE_TWO_VERSIONS = (*FIRST_VERSION_OF_OPERATIONS, "cuEventDestroy", "cuEventElapsedTime", "cuMemHostGetDevicePointer")
 
 
@@ -159,15 +160,15 @@ class FakeLibcuda:
 
     def _cuMemHostGetDevicePointer(self, pointer: ctypes.c_uint64, address: int, flags: int) -> int:  # noqa: N802
         assert flags == 0
-        pointer.value = address
+        pointer.value = address + DEVICE_SIDE
         return SUCCESS if self.gpu.is_pinned(address) else INVALID_VALUE
 
     # ---- stream memory operations --------------------------------------------------------------------------------------
 
     def _cuStreamWaitValue32(self, stream: int, address: int, value: int, flags: int) -> int:  # noqa: N802
-        if flags != 0 or not self.gpu.is_pinned(address):
+        if flags != 0 or not self.gpu.is_pinned(address - DEVICE_SIDE):
             return INVALID_VALUE
-        word = ctypes.c_int32.from_address(address)
+        word = ctypes.c_int32.from_address(address - DEVICE_SIDE)
         how = self.gpu.memory_operations
 
         def wait() -> None:
@@ -177,11 +178,11 @@ class FakeLibcuda:
         return self._put(stream, wait)
 
     def _cuStreamWriteValue32(self, stream: int, address: int, value: int, flags: int) -> int:  # noqa: N802
-        if flags != 0 or not self.gpu.is_pinned(address):
+        if flags != 0 or not self.gpu.is_pinned(address - DEVICE_SIDE):
             return INVALID_VALUE
 
         def write() -> None:
-            ctypes.c_int32.from_address(address).value = value
+            ctypes.c_int32.from_address(address - DEVICE_SIDE).value = value
 
         return self._put(stream, write)
 

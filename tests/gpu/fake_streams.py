@@ -114,6 +114,9 @@ class FakeCuda:
         assert self.gpu.settled(), "the device does not end its work"
 
     def _sleep(self, cycles: int) -> None:
+        if self.gpu.loads_lazily:
+            self.gpu.settled()
+            self.gpu.loads_lazily = False
         self.put(lambda: time.sleep(cycles / self.gpu.cycles_per_second))
 
     def put(self, command: Callable[[], None]) -> None:

@@ -86,8 +86,12 @@ class Launches:
             run(op)
 
     def reset(self) -> None:
-        """Memory as before the first launch, nothing read: one set of buffers serves many orders. Nothing may be under way."""
+        """Memory as before the first launch, nothing read: one set of buffers serves many orders.
+
+        Waits for the current stream, before and after; nothing may be under way on others.
+        """
         with self._on_device():
+            self._synchronize()
             self.buffers.reset()
             for name, found in self._found.items():
                 found.copy_(getattr(self._before, name))
@@ -96,7 +100,7 @@ class Launches:
     def warm_up(self) -> None:
         """Launches every kernel that the log's launches use, so that nothing is compiled or loaded later; then resets.
 
-        With a gate set the gated kernel too. Nothing may be under way.
+        With a gate set the gated kernel too. Nothing may be under way. The launches run out of their order, on whatever is in memory.
         """
         gate, self.gate = self.gate, None
         for op in self._first_of_each_kernel():

@@ -17,6 +17,7 @@ KINDS = {
     "first version of them": {"missing": frozenset({"cuStreamWaitValue32_v2", "cuStreamWriteValue32_v2"}), "attribute": 1},
     "spin kernels": {"memory_operations": "never closed"},
     "one queue for all streams": {"shares_queue": True},
+    "one queue for all copies": {"shares_copies": True},
 }
 ONE, TWO = FIRST_TRANSFER, FIRST_TRANSFER + 1
 

@@ -71,13 +71,18 @@ def test_memory_operations_take_pinned_memory_alone() -> None:
     with FakeGpu() as gpu:
         device = CudaDevice(gpu.platform)
         words = gpu.pinned(4)
-        device.driver.write_value(device.handle(1), words.data_ptr() + 8, 2**32 - 1)
-        device.driver.wait_value(device.handle(1), words.data_ptr() + 8, 2**32 - 3)
+        address = device.driver.device_address(words.data_ptr())
+        device.driver.write_value(device.handle(1), address + 8, 2**32 - 1)
+        device.driver.wait_value(device.handle(1), address + 8, 2**32 - 3)
         assert device.drain(1.0), "differences are cyclic"
         assert words.tolist() == [0, 0, -1, 0]
         for operation in (device.driver.wait_value, device.driver.write_value):
             with pytest.raises(DriverError, match=r"Value32_v2: CUDA_ERROR_INVALID_VALUE \(1\)"):
-                operation(device.handle(1), words.data_ptr() + 16, 1)
+                operation(device.handle(1), address + 16, 1)
+            with pytest.raises(DriverError, match=r"Value32_v2: CUDA_ERROR_INVALID_VALUE \(1\)"):
+                operation(device.handle(1), words.data_ptr(), 1)
+        with pytest.raises(DriverError, match="cuMemHostGetDevicePointer_v2: CUDA_ERROR_INVALID_VALUE"):
+            device.driver.device_address(words.data_ptr() + 16)
 
 
 def test_errors_without_a_name_are_told_by_number() -> None:

@@ -98,7 +98,7 @@ def test_wrong_calls_are_seen() -> None:
             record(event)
         with pytest.raises(AssertionError, match="is no"):
             gpu.library.cuEventCreate(ctypes.byref(ctypes.c_int()), 2)
-        device.driver.wait_value(device.handle(1), gpu.pinned(1).data_ptr(), 0)
+        device.driver.wait_value(device.handle(1), device.driver.device_address(gpu.pinned(1).data_ptr()), 0)
         with pytest.raises(AssertionError, match="does not fit"):
             gpu.library.cuStreamWaitValue32_v2(device.handle(1), gpu.pinned(1).data_ptr(), 2**32, 0)
         for name in ("cuEventRecord_v2", "cuNothing"):

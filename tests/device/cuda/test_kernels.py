@@ -23,7 +23,7 @@ from settled.reference.device.numbered import NumberedLog
 from settled.reference.device.ops import LaunchKind
 from settled.reference.device.payload import KEY, VALUE, Numbers, payload
 from settled.reference.device.replay import Replay, replay_outcome
-from settled.reference.device.tags import ZEROED
+from settled.reference.device.tags import NEVER_WRITTEN, ZEROED
 
 torch.set_num_threads(1)
 FULL, SINK, STATE = FullAttentionSpec(block_size=4), SinkWindowSpec(block_size=4, sink=3, window=6), MambaSpec(block_size=4, mode="none")
@@ -122,6 +122,22 @@ def test_a_launch_that_did_not_run_leaves_no_clean_outcome() -> None:
     assert not without_write.is_clean
     assert without_write.counts() == "3 of 3 rows garbled, 0 of 1 states, 0 of 0 stores"
     assert replay_interpreted(launches).is_clean, "reset forgets what came before"
+
+
+def test_of_many_wrong_keys_the_first_is_told_and_what_stood_there() -> None:
+    host = Host((FULL,))
+    request = host.add(TILE + 8)
+    prefill = host.step((request, TILE + 8))
+    zero = host.zero(request.tables[0][TILE // 4], request.tables[0][TILE // 4 + 1])
+    step = host.step((request, 2))
+    launches = launches_of(host)
+    order = [op for op in host.log.launches() if op not in (prefill, prefill - 1)]  # nothing is written but zeroes, a tile further on
+    assert order.index(zero) < order.index(step)
+    outcome = replay_interpreted(launches, order)
+    assert outcome.differences(replay_outcome(launches.compiled, launches.numbered, order)) == []
+    assert outcome.wrong[-2:].tolist() == [TILE + 8] * 2
+    assert outcome.first[-2:].tolist() == [0, 0]
+    assert outcome.found[-2:].tolist() == [NEVER_WRITTEN] * 2
 
 
 # ---- the gate ----------------------------------------------------------------------------------------------------------

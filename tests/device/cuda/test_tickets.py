@@ -47,6 +47,8 @@ FOUND = {
     "that do not hold": ({"memory_operations": "never closed"}, SPIN, "the gate on stream 1 was not closed", AHEAD),
     "that do not open": ({"memory_operations": "never opened"}, SPIN, "the gate on stream 1 did not open when the host opened it", AHEAD),
     "streams that wait for each other": ({"shares_queue": True}, MEMORY, "", 1),
+    "copies that wait for each other": ({"shares_copies": True}, MEMORY, "", 1),
+    "kernels that are loaded late": ({"loads_lazily": True}, MEMORY, "", AHEAD),
 }
 
 
@@ -175,4 +177,15 @@ def test_the_watchdog_opens_gates_at_the_deadline_and_only_then() -> None:
             pass
         time.sleep(0.1)
         assert told == [False]
+        assert not tickets.is_open(1)
+
+
+def test_a_watchdog_at_work_is_waited_for_so_that_it_leaves_the_next_run_alone() -> None:
+    with fake() as (_, device):
+        tickets: Tickets = device.tickets
+        tickets.begin(2, 1.0)
+        with tickets.released_after(0.01, lambda: time.sleep(0.3)):
+            time.sleep(0.1)
+        tickets.begin(2, 1.0)
+        time.sleep(0.4)
         assert not tickets.is_open(1)

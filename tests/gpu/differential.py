@@ -41,7 +41,7 @@ def compare(bench: Bench, logs: list[Told]) -> dict[str, Row]:
     report = bench.report
     rows: dict[str, Row] = {}
     for told in logs:
-        if bench.is_spent:
+        if bench.is_spent or not report.check(not bench.device.is_lost, "work was left on the device that does not end"):
             break
         row = rows.setdefault(told.row, Row())
         try:

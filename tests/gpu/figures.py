@@ -7,20 +7,39 @@ byte. A dry run runs it all on small sizes, checks it, and measures nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 import torch
 from bench import Bench
-from paged_memory import SHAPE, SMALL, PagedMemory, attention_variants, far_from_truth
+from paged_memory import SHAPE, SMALL, PagedMemory, Shape, attention_variants, far_from_truth
 from torch import Tensor
 
-ROUNDS, WARM_UPS, TRIED_ROUNDS = 15, 2, 5
 SECONDS = 20.0  # for one round
-COPY_BYTES, HOST_BYTES = 4 << 30, 256 << 20
-BLOCKS_COPIED, BLOCKS_MOVED = 4096, 512
 TRUTH = 1e-2
 """Of attention in bfloat16 with float32 sums, relative to the norm of a row: bfloat16 has 8 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Bytes of whole copies; blocks copied on the device, and moved one by one; `tries`: (tile, warps, stages) of attention; `rounds` that
+    count, behind `warm_ups` that do not; `tried_rounds` of each try.
+    """
+
+    shape: Shape
+    copy_bytes: int
+    host_bytes: int
+    blocks_copied: int
+    blocks_moved: int
+    tries: tuple[tuple[int, int, int], ...]
+    rounds: int
+    tried_rounds: int
+    warm_ups: int
+
+
+FULL = Sizes(SHAPE, 4 << 30, 256 << 20, 4096, 512, ((16, 2, 1), (32, 4, 1), (64, 4, 1), (64, 4, 3)), 15, 5, 2)
+DRY = Sizes(SMALL, 4096, 4096, 4, 2, ((16, 1, 1),), 1, 1, 0)
 
 
 class Meter:
@@ -28,13 +47,18 @@ class Meter:
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
+        self.sizes = DRY if bench.is_dry else FULL
         bench.report.facts["figures"] = {}
         self.events = bench.device.driver.new_event(is_timed=True), bench.device.driver.new_event(is_timed=True)
 
+    @property
+    def is_pinned(self) -> bool:
+        """Host memory is pinned where there is a device to pin it for."""
+        return self.bench.device.torch_device.type == "cuda"
+
     def seconds(self, work: Callable[[], None], rounds: int) -> list[float]:
-        """Of each round, behind a few that do not count. Raises TimeoutError."""
-        is_dry = self.bench.is_dry
-        return [self._once(work) for _ in range(1 if is_dry else WARM_UPS + rounds)][0 if is_dry else WARM_UPS :]
+        """Of each round, behind those that do not count. Raises TimeoutError."""
+        return [self._once(work) for _ in range(self.sizes.warm_ups + rounds)][self.sizes.warm_ups :]
 
     def _once(self, work: Callable[[], None]) -> float:
         device, (first, second) = self.bench.device, self.events
@@ -47,7 +71,7 @@ class Meter:
 
     def measure(self, name: str, moved: int, work: Callable[[], None], *, ceiling: str | None = None, note: str = "") -> None:
         """`moved`: bytes read and written in one round."""
-        times = self.seconds(work, ROUNDS)
+        times = self.seconds(work, self.sizes.rounds)
         if self.bench.is_dry:
             return
         figures: dict[str, Any] = self.bench.report.facts["figures"]
@@ -64,7 +88,7 @@ def run(bench: Bench) -> None:
     _device_copy(meter)
     _host_copies(meter)
     with torch.no_grad():
-        memory = PagedMemory(SMALL if bench.is_dry else SHAPE, bench.device.torch_device)
+        memory = PagedMemory(meter.sizes.shape, meter.sizes.blocks_copied, bench.device.torch_device)
         best = _attention(meter, memory)
         _block_copies(meter, memory)
     figures = bench.report.facts["figures"]
@@ -76,7 +100,7 @@ def run(bench: Bench) -> None:
 
 
 def _device_copy(meter: Meter) -> None:
-    count = 1024 if meter.bench.is_dry else COPY_BYTES // 4
+    count = meter.sizes.copy_bytes // 4
     source = torch.arange(count, dtype=torch.int32, device=meter.bench.device.torch_device)
     target = torch.zeros_like(source)
     _settle(meter.bench)
@@ -86,9 +110,9 @@ def _device_copy(meter: Meter) -> None:
 
 def _host_copies(meter: Meter) -> None:
     bench = meter.bench
-    count = 1024 if bench.is_dry else HOST_BYTES // 4
-    host = torch.arange(count, dtype=torch.int32, pin_memory=not bench.is_dry)
-    back = torch.zeros(count, dtype=torch.int32, pin_memory=not bench.is_dry)
+    count = meter.sizes.host_bytes // 4
+    host = torch.arange(count, dtype=torch.int32, pin_memory=meter.is_pinned)
+    back = torch.zeros(count, dtype=torch.int32, pin_memory=meter.is_pinned)
     there = torch.zeros(count, dtype=torch.int32, device=bench.device.torch_device)
     _settle(bench)
     meter.measure("host to device", host.nbytes, lambda: _copy(there, host), note="pinned memory")
@@ -100,10 +124,10 @@ def _attention(meter: Meter, memory: PagedMemory) -> str:
     """The variant that is fastest over paged memory, for both."""
     bench, shape = meter.bench, memory.shape
     _settle(bench)
-    variants = attention_variants(shape, is_dry=bench.is_dry)
+    variants = attention_variants(shape, meter.sizes.tries)
     tried = {}
     for name, variant in variants.items():
-        tried[name] = median(meter.seconds(lambda variant=variant: memory.attend(variant, memory.paged), TRIED_ROUNDS))  # type: ignore[misc]
+        tried[name] = median(meter.seconds(lambda variant=variant: memory.attend(variant, memory.paged), meter.sizes.tried_rounds))  # type: ignore[misc]
         _check_attention(bench, memory, f"attention, paged, {name}", memory.paged)
     if not bench.is_dry:
         bench.report.facts["variants_milliseconds"] = {name: seconds * 1e3 for name, seconds in tried.items()}
@@ -127,20 +151,20 @@ def _check_attention(bench: Bench, memory: PagedMemory, name: str, table: Tensor
 
 def _block_copies(meter: Meter, memory: PagedMemory) -> None:
     bench = meter.bench
-    sources, targets = memory.blocks_to_copy(4 if bench.is_dry else BLOCKS_COPIED)
+    sources, targets = memory.blocks_to_copy()
     moved = 4 * len(sources) * memory.shape.block_bytes  # keys and values, read and written
     pairs = torch.stack((sources, targets), 1).to(torch.int32).contiguous()
     _settle(bench)
     meter.measure("block copy", moved, lambda: memory.copy_blocks(pairs), ceiling="device copy", note="a kernel, blocks at random")
     is_right = all(torch.equal(whole[targets.long()], whole[sources.long()]) for whole in (memory.keys, memory.values))
     bench.report.check(is_right, "block copy: something else arrived")
-    _moved_by_block(meter, memory, sources[: 2 if bench.is_dry else BLOCKS_MOVED].tolist())
+    _moved_by_block(meter, memory, sources[: meter.sizes.blocks_moved].tolist())
 
 
 def _moved_by_block(meter: Meter, memory: PagedMemory, blocks: list[int]) -> None:
     """As a connector does: a copy of keys and one of values for each block."""
     bench = meter.bench
-    host = [torch.zeros((len(blocks), *memory.keys.shape[1:]), dtype=memory.keys.dtype, pin_memory=not bench.is_dry) for _ in range(2)]
+    host = [torch.zeros((len(blocks), *memory.keys.shape[1:]), dtype=memory.keys.dtype, pin_memory=meter.is_pinned) for _ in range(2)]
     moved = 2 * len(blocks) * memory.shape.block_bytes
     note = f"{len(blocks)} blocks, two copies of {memory.shape.block_bytes // 1024} KiB each"
 

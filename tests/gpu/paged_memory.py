@@ -45,13 +45,11 @@ class Shape:
 
 SHAPE = Shape(requests=256, window=4096, block_size=16, heads=8, head_dim=128, numbers="bf16")
 SMALL = Shape(requests=2, window=32, block_size=16, heads=2, head_dim=16, numbers="fp32")
-SPARE_BLOCKS = 4096  # that no request holds: where blocks are copied to
 COPY_TILE = 2048  # numbers that a program copies
 
 
-def attention_variants(shape: Shape, *, is_dry: bool) -> dict[str, Variant]:
-    """By name. Which is fastest is for the device to say."""
-    tries = ((16, 1, 1),) if is_dry else ((16, 2, 1), (32, 4, 1), (64, 4, 1), (64, 4, 3))
+def attention_variants(shape: Shape, tries: tuple[tuple[int, int, int], ...]) -> dict[str, Variant]:
+    """By name, of (tile, warps, stages). Which is fastest is for the device to say."""
     return {
         f"tile {tile}, {warps} warps, {stages} stages": attention_variant(
             shape.head_dim,
@@ -71,14 +69,16 @@ def block_copy_variant(shape: Shape) -> Variant:
 
 
 class PagedMemory:
-    """`identity`, `paged`: block tables [requests, blocks], the same blocks one behind the other and at random. Block 0 is null."""
+    """`identity`, `paged`: block tables [requests, blocks], the same blocks one behind the other and at random. Block 0 is null. `spare`:
+    blocks that no request holds, to copy to.
+    """
 
-    def __init__(self, shape: Shape, device: torch.device) -> None:
+    def __init__(self, shape: Shape, spare: int, device: torch.device) -> None:
         torch.manual_seed(0)
         self.shape = shape
         held = shape.requests * shape.blocks_each
-        size = (1 + held + SPARE_BLOCKS if shape is SHAPE else 1 + 2 * held, shape.block_size, shape.heads, shape.head_dim)
-        self.held = held
+        size = (1 + held + spare, shape.block_size, shape.heads, shape.head_dim)
+        self.held, self.spare = held, spare
         self.keys = torch.randn(size, dtype=shape.dtype, device=device)
         self.values = torch.randn(size, dtype=shape.dtype, device=device)
         self.queries = torch.randn((shape.requests, shape.heads, shape.head_dim), dtype=shape.dtype, device=device)
@@ -122,10 +122,10 @@ class PagedMemory:
             0,
         )
 
-    def blocks_to_copy(self, count: int) -> tuple[Tensor, Tensor]:
+    def blocks_to_copy(self) -> tuple[Tensor, Tensor]:
         """(sources, targets): at random among those that are held, and as many that nobody holds."""
-        order = torch.randperm(self.held)[:count] + 1
-        return order.to(self.keys.device), (torch.arange(count) + 1 + self.held).to(self.keys.device)
+        order = torch.randperm(self.held)[: self.spare] + 1
+        return order.to(self.keys.device), (torch.arange(self.spare) + 1 + self.held).to(self.keys.device)
 
     def copy_blocks(self, pairs: Tensor) -> None:
         """Enqueues them. `pairs` [copies, 2]: source and target."""

@@ -14,8 +14,9 @@ HERE = Path(__file__).parent
 SCRIPT = """
 import json
 from compile_ahead import told
-from paged_memory import SHAPE, attention_variants, block_copy_variant
-variants = attention_variants(SHAPE, is_dry=False) | {"copy": block_copy_variant(SHAPE)}
+from figures import FULL
+from paged_memory import attention_variants, block_copy_variant
+variants = attention_variants(FULL.shape, FULL.tries) | {"copy": block_copy_variant(FULL.shape)}
 print(json.dumps({name: told(variant, 90) for name, variant in variants.items()}))
 """
 

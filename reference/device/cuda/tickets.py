@@ -23,7 +23,7 @@ MOST_RANKS = 1 << 18
 AHEAD = 8
 """How many launches may stand behind closed gates. A launch queue takes about 1,024 commands before it blocks; a load is dozens of them."""
 
-_CLOSED_SECONDS = 0.003  # how long a gate is looked at before it counts as closed
+_CLOSED_SECONDS = 0.02  # how long a gate is looked at before it counts as closed
 _LEAVE_SECONDS = 0.2  # how long a stream may take to go on after a failed probe
 _LOOKS_PER_SECOND = 4_000_000  # of a spin kernel: twice what it does at the most, half a microsecond each, so that the host is first
 _MOST_LOOKS = (1 << 31) - 1  # one kernel, whose numbers are 32 bits wide

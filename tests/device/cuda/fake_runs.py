@@ -24,7 +24,7 @@ ONE, TWO = FIRST_TRANSFER, FIRST_TRANSFER + 1
 
 @contextmanager
 def fake(**how: object) -> Iterator[tuple[FakeGpu, CudaDevice]]:
-    with FakeGpu(**{"grace_seconds": 2.0, **how}) as gpu:  # type: ignore[arg-type]
+    with FakeGpu(**{"grace_seconds": 5.0, **how}) as gpu:  # type: ignore[arg-type]
         yield gpu, CudaDevice(gpu.platform)
 
 

@@ -56,12 +56,11 @@ def test_events() -> None:
         assert not driver.has_happened(second)
         assert not device.is_idle(1)
         assert not device.is_idle(2)
-        time.sleep(0.02)
-        assert driver.has_happened(first)
+        assert device.wait_until(lambda: driver.has_happened(first), 5.0)
         go.set()
-        assert device.drain(1.0)
+        assert device.drain(5.0)
         assert driver.has_happened(second)
-        assert 0.05 <= driver.seconds_between(first, second) < 0.5
+        assert 0.05 <= driver.seconds_between(first, second) < 10
         device.discard((first, second))
         with pytest.raises(DriverError, match="cuEventDestroy_v2: CUDA_ERROR_INVALID_VALUE"):
             driver.destroy(first)
@@ -74,7 +73,7 @@ def test_memory_operations_take_pinned_memory_alone() -> None:
         address = device.driver.device_address(words.data_ptr())
         device.driver.write_value(device.handle(1), address + 8, 2**32 - 1)
         device.driver.wait_value(device.handle(1), address + 8, 2**32 - 3)
-        assert device.drain(1.0), "differences are cyclic"
+        assert device.drain(5.0), "differences are cyclic"
         assert words.tolist() == [0, 0, -1, 0]
         for operation in (device.driver.wait_value, device.driver.write_value):
             with pytest.raises(DriverError, match=r"Value32_v2: CUDA_ERROR_INVALID_VALUE \(1\)"):

@@ -96,7 +96,7 @@ def test_a_launch_that_hangs_keeps_the_others_waiting_until_the_deadline() -> No
     ):
         with fake() as (gpu, device):
             hang = threading.Event()
-            threading.Timer(0.5, hang.set).start()
+            threading.Timer(1.0, hang.set).start()
             with pytest.raises(error, match=text) as told:
                 run(gpu, device, log, lambda op, hang=hang: assert_true(op != 0 or hang.wait(10)), seconds=0.2, **how)  # type: ignore[misc]
             assert told.value.__notes__ == ["the host was at op 3 of 4"]
@@ -127,7 +127,7 @@ def test_a_run_whose_last_launch_has_run_may_still_miss_the_deadline() -> None:
         device.need_streams(log.num_streams - 1)
         device.tickets.probe()
         device.measure_clock()
-        device.keep_busy(2, 0.5)
+        device.keep_busy(2, 1.0)
         with pytest.raises(StreamsError, match="waiting for the streams to end") as told:
             run(gpu, device, log, order=[0], seconds=0.1)
         assert not isinstance(told.value, GateTimeoutError)

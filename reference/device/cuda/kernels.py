@@ -224,7 +224,8 @@ def attention_kernel(
             key = tl.load(keys + numbers, mask=is_read[:, None], other=0.0, cache_modifier=".cg").to(tl.float32)
             value = tl.load(values + numbers, mask=is_read[:, None], other=0.0, cache_modifier=".cg").to(tl.float32)
             scores = tl.where(is_read, tl.sum(key * query[None, :], 1) * scale, -float("inf"))
-            new_highest = tl.maximum(highest, tl.max(scores, 0))
+            is_number = scores == scores  # keys that hold none make the output none, and no maximum
+            new_highest = tl.maximum(highest, tl.max(tl.where(is_number, scores, -1.0e30), 0))
             weights = tl.exp(scores - new_highest)
             decay = tl.exp(highest - new_highest)
             total = total * decay + tl.sum(weights, 0)

@@ -206,6 +206,10 @@ MISTAKES = [
     _mistake("cvc5-missing", "cvc5 is not installed.", "settled prove T6 --solver both", before=_missing("cvc5")),
     _mistake("cvc5-broken", "cvc5 lacks a library.", "settled prove T6 --solver cvc5", before="sys.path.insert(0, 'broken')"),
     _mistake("cuda-missing", "There is no CUDA device.", "settled diff settled/loads --device cuda"),
+    _mistake(
+        "gcc-missing", "There is no C compiler.", "settled diff settled/loads --device cuda", before="os.environ['CC'] = 'no-such-gcc'"
+    ),
+    _mistake("triton-missing", "triton is not installed.", "settled diff settled/loads --device cuda", before=_missing("triton")),
     _mistake("z3-missing", "z3 is not installed.", "settled refute ceil", before=_missing("z3")),
     _mistake("disk-full", "Standard output is a full disk.", "settled check holds.ndjson > /dev/full", is_alone=True),
     _mistake(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import sys
 from itertools import takewhile
@@ -12,8 +11,9 @@ from typing import IO, TYPE_CHECKING
 import click
 
 from settled.model.properties import Contract, Property
-from settled.proofs.cli.refusal import Choice, Refusal
-from settled.proofs.cli.trace_input import opened
+from settled.proofs.cli.refusal import Choice
+from settled.proofs.cli.summary_options import summary_options
+from settled.proofs.cli.trace_input import opened, refusal_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,11 +23,6 @@ if TYPE_CHECKING:
 
 PICTURE_ROWS_MAX = 12
 _STYLE = {"holds": "green", "violated": "bold red", "not checked": "yellow", "undecided": "yellow"}
-_HINTS = {
-    errno.ENOENT: "is it spelt as it should be? a recorder numbers its files: trace.ndjson becomes trace.core0.0.ndjson",
-    errno.EACCES: "change the file's permissions, or pipe it in: ... | settled check -",
-    errno.EISDIR: "name a file in it: one trace at a time",
-}
 _EXIT_MEANING = {0: "holds", 1: "violated", 3: "unknown"}
 
 
@@ -52,8 +47,18 @@ _EXIT_MEANING = {0: "holds", 1: "violated", 3: "unknown"}
     metavar="FILE",
     help="Write a page that shows the trace and all that it violates; reads the file a second time.",
 )
+@summary_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
-def check(trace: str, contract: str | None, properties: tuple[str, ...], picture: bool, html: Path | None, as_json: bool) -> None:
+def check(
+    trace: str,
+    contract: str | None,
+    properties: tuple[str, ...],
+    picture: bool,
+    html: Path | None,
+    junit: Path | None,
+    markdown: Path | None,
+    as_json: bool,
+) -> None:
     """Check a trace (NDJSON, schema version 1) of an engine, line by line; TRACE is a file, or - for standard input.
 
     Exit code 0: every property that the trace records holds. 1: one is violated. 2: the input is not a valid trace. 3: unknown, as
@@ -70,10 +75,8 @@ def check(trace: str, contract: str | None, properties: tuple[str, ...], picture
     try:
         with opened(trace) as (lines, source):
             monitor, config = _watch(lines, source, Contract(contract) if contract else None, wanted)
-    except TraceError as error:
-        raise Refusal(error) from error
-    except OSError as error:
-        raise Refusal(f"{trace}: {error.strerror}: expected a readable file, or - for standard input", _hint_for(error)) from error
+    except (TraceError, OSError) as error:
+        raise refusal_of(trace, error) from error
     report = monitor.finish()
     if as_json:
         click.echo(json.dumps({"trace": source, "engine": config.engine, **report.as_dict()}, indent=2))
@@ -83,11 +86,12 @@ def check(trace: str, contract: str | None, properties: tuple[str, ...], picture
             _print_picture(report, trace)
     if html is not None:
         _write_page(trace, contract, html)
+    if junit or markdown:
+        from settled.proofs.report.summaries import suite_of_trace
+        from settled.proofs.report.summary import SummaryFiles
+
+        SummaryFiles(junit, markdown).write(lambda: [suite_of_trace(report, config, trace)])
     sys.exit(report.exit_code)
-
-
-def _hint_for(error: OSError) -> str:
-    return _HINTS.get(error.errno or 0, "the file must hold a trace, one JSON object a line")
 
 
 def _watch(lines: IO[bytes], source: str, contract: Contract | None, properties: list[Property]) -> tuple[Monitor, Config]:

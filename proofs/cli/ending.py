@@ -67,12 +67,19 @@ def _code_of(command: Callable[[Sequence[str]], object], arguments: Sequence[str
         return error.exit_code
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx is not None else "settled"
-        complain(path, _one_line(error.format_message()).removesuffix("."), getattr(error, "hint", "") or f"{path} --help")
+        complain(path, _one_line(error.format_message()).removesuffix("."), _hint_for_usage(error) or f"{path} --help")
         return error.exit_code
     except click.ClickException as error:
         error.show()
         return error.exit_code
     return 0
+
+
+def _hint_for_usage(error: click.UsageError) -> str:
+    param = getattr(error, "param", None)
+    if param is not None and isinstance(param.type, click.Path):
+        return "name a file that exists and that you may read"
+    return str(getattr(error, "hint", ""))
 
 
 def _explain(error: BaseException, arguments: Sequence[str]) -> int:

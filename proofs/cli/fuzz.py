@@ -10,6 +10,7 @@ import click
 from settled.model.disciplines import DISCIPLINES, Discipline
 from settled.model.properties import Contract
 from settled.proofs.cli.refusal import Choice, Refusal, UnknownNameError
+from settled.proofs.cli.summary_options import summary_options
 
 RUNS_DEFAULT = 500
 
@@ -39,6 +40,7 @@ RUNS_DEFAULT = 500
 )
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")
 @click.option("--case", "numbers", metavar="HEX", help="Run this one case, as printed with a finding.")
+@summary_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
 def fuzz(
     names: tuple[str, ...],
@@ -50,6 +52,8 @@ def fuzz(
     pages: Path | None,
     jobs: int,
     numbers: str | None,
+    junit: Path | None,
+    markdown: Path | None,
     as_json: bool,
 ) -> None:
     """Run the reference engine under random decisions, and judge every event.
@@ -61,6 +65,7 @@ def fuzz(
     """
     from settled.proofs.folder import CorpusError
     from settled.proofs.report import fuzzing
+    from settled.proofs.report.summary import SummaryFiles
 
     disciplines = [_discipline(name) for name in dict.fromkeys(names or ("settled",))]
     if runs is None and seconds is None:
@@ -68,6 +73,8 @@ def fuzz(
     if numbers is not None:
         if len(disciplines) > 1:
             raise click.UsageError("--case runs under one discipline")
+        if junit or markdown:
+            raise click.UsageError("--junit and --markdown go with many runs, not with --case")
         sys.exit(fuzzing.run_one(disciplines[0], Contract(contract), _bytes_of(numbers), as_json=as_json))
     try:
         sys.exit(
@@ -81,6 +88,7 @@ def fuzz(
                 pages=pages,
                 jobs=jobs,
                 as_json=as_json,
+                summaries=SummaryFiles(junit, markdown),
             )
         )
     except CorpusError as error:

@@ -9,6 +9,7 @@ import click
 
 from settled.model.properties import Contract
 from settled.proofs.cli.refusal import Choice, Refusal, Undecided
+from settled.proofs.cli.summary_options import summary_options
 from settled.proofs.hunting.mixes import DEFAULT_MIX, MIXES
 
 WORKLOADS_DEFAULT = 500
@@ -60,6 +61,7 @@ class OneEngine(click.Command):
 )
 @click.option("--releases", "names", metavar="X,Y,...", help="Hunt in these releases of ENGINE, and print release by property.")
 @click.option("--install", "installs", is_flag=True, help="Install those releases first that are not installed; newest is one, too.")
+@summary_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
 def hunt(
     engine: str,
@@ -74,6 +76,8 @@ def hunt(
     path: Path | None,
     names: str | None,
     installs: bool,
+    junit: Path | None,
+    markdown: Path | None,
     as_json: bool,
 ) -> None:
     """Run an engine under random workloads, and judge every event.
@@ -91,6 +95,7 @@ def hunt(
     from settled.proofs.hunting.releases import plans_for
     from settled.proofs.hunting.workloads import MixError
     from settled.proofs.report import hunting
+    from settled.proofs.report.summary import SummaryFiles
     from settled.reference.engines.environments.pip import InstallError, UnknownVersionError
     from settled.reference.engines.environments.recipes import RequestError
 
@@ -102,6 +107,7 @@ def hunt(
         workloads = 1
     elif workloads is None and seconds is None:
         workloads = WORKLOADS_DEFAULT
+    summaries = SummaryFiles(junit, markdown)
     try:
         plan = Plan(
             engine=str(parse_engine(engine)),
@@ -117,8 +123,9 @@ def hunt(
         if names is not None:
             from settled.proofs.report import releases
 
-            sys.exit(releases.run(plans_for(plan, _releases(engine, names, installs)), folder=folder, pages=pages, as_json=as_json))
-        sys.exit(hunting.run(plan, folder=folder, pages=pages, as_json=as_json))
+            plans = plans_for(plan, _releases(engine, names, installs))
+            sys.exit(releases.run(plans, folder=folder, pages=pages, as_json=as_json, summaries=summaries))
+        sys.exit(hunting.run(plan, folder=folder, pages=pages, as_json=as_json, summaries=summaries))
     except (CorpusError, EngineError, HarnessError, MixError, RequestError, UnknownVersionError) as error:
         raise Refusal(error) from error
     except InstallError as error:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import errno
 import re
 import sys
+from io import StringIO
 from typing import IO, Any, cast
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 
 PIPE_COLUMNS = 160
@@ -62,3 +63,10 @@ def _fit(table: Table, *, is_narrow: bool) -> None:
         column.overflow = "fold"
         if is_narrow:
             column.no_wrap, column.min_width = False, None
+
+
+def plain_text(picture: RenderableType, *, columns: int = PIPE_COLUMNS) -> str:
+    """A picture for a file or a message: no colours, no blanks at the ends of lines."""
+    out = StringIO()
+    Console(file=out, width=columns, highlight=False, soft_wrap=True, color_system=None).print(picture)
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())

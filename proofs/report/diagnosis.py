@@ -21,15 +21,18 @@ _REQUIRED = {
 # ... and which extra brings it.
 _OPTIONAL = {
     "cvc5": ("second solver: prove --solver both", "cvc5"),
-    "pytest": ("the test suite", "test"),
+    "pytest": ("the test suite; the fixture for your own tests", "test"),
     "pytest-xdist": ("the test suite, on all processors", "test"),
+    "pyyaml": ("tests of the workflows", "test"),
     "mypy": ("type checks", "test"),
     "ruff": ("format and lint", "test"),
     "import-linter": ("import rules", "test"),
     "hatchling": ("building the wheel", "test"),
+    "coverage": ("whether tests reach every line", "test"),
     "selenium": ("the browser tests of pages", "test"),
     "torch": ("real KV buffers: diff, refute --bytes", "device"),
     "numpy": ("what torch needs of arrays", "device"),
+    "triton": ("kernels: diff --device cuda", "cuda"),
 }
 
 EXTRA_OF = {package: extra for package, (_, extra) in _OPTIONAL.items()}
@@ -66,8 +69,8 @@ def diagnose() -> Iterator[Finding]:
     yield _solver("z3", "z3-solver", is_required=True)
     yield _solver("cvc5", "cvc5", is_required=False)
     yield _engines()
-    yield _device()
     yield _c_compiler()
+    yield _device()
 
 
 def _package(package: str, purpose: str, hint: str, *, is_required: bool) -> Finding:

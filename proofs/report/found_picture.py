@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from io import StringIO
 
@@ -11,11 +12,13 @@ from rich.text import Text
 
 from settled.model.events import Add, Config, Event, Finish
 from settled.model.monitor import Monitor, Violation
+from settled.model.properties import Contract
 from settled.model.trace_io import decode_line
 from settled.proofs.hunting.finding import Finding
 from settled.proofs.report.console import PIPE_COLUMNS
 from settled.proofs.report.picture import draw
 from settled.proofs.report.signs import UNICODE, Signs
+from settled.proofs.watching import Key
 
 PICTURE_ROWS_MAX = 12
 
@@ -23,7 +26,7 @@ PICTURE_ROWS_MAX = 12
 def picture_of(finding: Finding, *, width: int, signs: Signs) -> RenderableType:
     """The violation and what its request did before. For what no event of the trace shows, what the request did that it is about."""
     events = list(enumerate(events_of(finding), start=1))
-    subject = _violation(finding, events) or _about(finding, events)
+    subject = first_violation(events, finding.contract, finding.key) or _about(finding, events)
     if subject is None:
         return Text("no picture: the trace ends before it tells of a request", style="dim")
     until = [(line, event) for line, event in events if line <= subject.line]
@@ -69,13 +72,13 @@ def _about(finding: Finding, events: list[tuple[int, Event]]) -> _About | None:
     return None
 
 
-def _violation(finding: Finding, events: list[tuple[int, Event]]) -> Violation | None:
-    """The first of the finding's property and cause."""
+def first_violation(events: Sequence[tuple[int, Event]], contract: Contract | None, key: Key) -> Violation | None:
+    """The first of the key's property and cause."""
     if not events or not isinstance(events[0][1], Config):
         return None
-    monitor = Monitor(events[0][1], finding.contract)
+    monitor = Monitor(events[0][1], contract)
     for line, event in events:
         for violation in monitor.feed(line, event):
-            if (violation.property, violation.cause) == (finding.key.property, finding.key.cause):
+            if (violation.property, violation.cause) == (key.property, key.cause):
                 return violation
     return None

@@ -16,6 +16,7 @@ from settled.proofs.hunting.script import script_for
 from settled.proofs.report.folding import folded
 from settled.proofs.report.found_picture import events_of, picture_of, picture_text
 from settled.proofs.report.signs import signs_for
+from settled.proofs.showing.data import About
 from settled.proofs.showing.writing import Pages
 
 
@@ -43,7 +44,9 @@ class Teller:
             if path is not None and told.is_shrunk:
                 self._say("".join(f"  {escape(command)}\n" for command in reproducing_commands(finding, path)).rstrip())
         if self.pages is not None:
-            page = self.pages.write(finding.name, events_of(finding), contract=finding.contract, sentence=finding.sentence)
+            page = self.pages.write(
+                finding.name, events_of(finding), finding.contract, About(finding.key.property, finding.key.cause, finding.sentence)
+            )
             if page is not None and told.is_shrunk:
                 self._say(f"  shown in {escape(str(page))}")
 

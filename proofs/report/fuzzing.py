@@ -25,7 +25,10 @@ from settled.proofs.fuzzing.running import run_case
 from settled.proofs.report.console import make_console
 from settled.proofs.report.progress_line import progress_line
 from settled.proofs.report.reached import print_coverage
+from settled.proofs.report.summaries import suites_of_fuzz
+from settled.proofs.report.summary import NO_SUMMARIES, SummaryFiles
 from settled.proofs.runner import Exit
+from settled.proofs.showing.data import About
 from settled.proofs.showing.writing import Pages
 from settled.reference.decisions import Decision
 from settled.reference.decoder import ConfigSpace, decode
@@ -42,6 +45,7 @@ class _Session:
     is_quiet: bool  # JSON at the end, nothing before
     kept: list[tuple[Entry, bool]] = field(default_factory=list)  # of the corpus, and whether it still reproduces
     done: dict[str, Progress] = field(default_factory=dict)
+    traces: dict[str, Path] = field(default_factory=dict)  # by the finding's name
 
     def say(self, text: str) -> None:
         if not self.is_quiet:
@@ -59,11 +63,11 @@ class _Session:
             of_kind = f", {kind}" if kind else ""
             self.say(f"[bold red]{entry.discipline.name}[/] violates [bold]{prop}[/] ({escape(cause)}{of_kind}) in run {entry.run}")
         if self.corpus is not None:
-            trace = self.corpus.write(entry)
+            trace = self.traces[entry.name] = self.corpus.write(entry)
             if told.is_shrunk:
                 self.say(f"  kept as {escape(str(trace))}")
         if self.pages is not None:
-            page = self.pages.write(entry.name, entry.events(), contract=entry.contract, sentence=entry.sentence)
+            page = self.pages.write(entry.name, entry.events(), entry.contract, About(entry.key.property, entry.key.cause, entry.sentence))
             if told.is_shrunk:
                 self.say(f"  shown in {escape(str(page))}")
 
@@ -88,6 +92,7 @@ def run(
     pages: Path | None = None,
     jobs: int,
     as_json: bool,
+    summaries: SummaryFiles = NO_SUMMARIES,
 ) -> Exit:
     """Runs what the corpus keeps, then a campaign a discipline; `runs` and `seconds` are for each of them. Raises OSError, CorpusError.
 
@@ -108,6 +113,8 @@ def run(
         click.echo(json.dumps(_report(session, seed, session.exit), indent=2))
     else:
         _print_summary(session, seed, time.perf_counter() - began)
+    still = [entry for entry, is_still in session.kept if is_still]
+    summaries.write(lambda: suites_of_fuzz(contract, seed, session.done, still, session.traces))
     return session.exit
 
 

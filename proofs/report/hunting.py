@@ -25,6 +25,8 @@ from settled.proofs.report.console import make_console
 from settled.proofs.report.found_text import Teller
 from settled.proofs.report.progress_line import progress_line
 from settled.proofs.report.reached import print_coverage
+from settled.proofs.report.summaries import suite_of_hunt
+from settled.proofs.report.summary import NO_SUMMARIES, SummaryFiles
 from settled.proofs.runner import Exit
 from settled.proofs.showing.writing import Pages
 
@@ -55,7 +57,7 @@ class _Session:
         return Exit.HOLDS if self.progress.workloads and not self.progress.undecided else Exit.UNKNOWN
 
 
-def run(plan: Plan, *, folder: Path | None, pages: Path | None = None, as_json: bool) -> Exit:
+def run(plan: Plan, *, folder: Path | None, pages: Path | None = None, as_json: bool, summaries: SummaryFiles = NO_SUMMARIES) -> Exit:
     """One hunt. Raises OSError, EngineError, HarnessError.
 
     What has been found until then is kept, and printed as JSON if asked for, before an interrupt or a HarnessError of a workload passes on.
@@ -71,16 +73,25 @@ def run(plan: Plan, *, folder: Path | None, pages: Path | None = None, as_json: 
             hunt.run()
     except KeyboardInterrupt:
         _tell_what_is_left(session, as_json, EXIT_INTERRUPTED)
+        _summarise(session, summaries, "interrupted")
         raise
     except WorkloadFailedError as error:
         _tell_what_is_left(session, as_json, Exit.BAD_INPUT)
+        _summarise(session, summaries, str(error))
         raise HarnessError(f"{error}\n{kept_failure(corpus, plan, error)}") from error
     session.teller.tell_rest(session.found)
     if as_json:
         click.echo(json.dumps(_report(session, session.exit), indent=2))
     else:
         _print_summary(session, session.progress)
+    _summarise(session, summaries)
     return session.exit
+
+
+def _summarise(session: _Session, summaries: SummaryFiles, error: str = "") -> None:
+    progress = session.progress
+    if progress is not None:
+        summaries.write(lambda: [suite_of_hunt(session.plan, progress, session.teller.kept, error)])
 
 
 def _tell_what_is_left(session: _Session, as_json: bool, code: int) -> None:

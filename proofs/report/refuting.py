@@ -29,6 +29,7 @@ from settled.proofs.report.console import make_console
 from settled.proofs.report.picture import draw
 from settled.proofs.report.signs import signs_for
 from settled.proofs.runner import Exit
+from settled.proofs.showing.data import About
 from settled.proofs.showing.writing import Pages
 
 if TYPE_CHECKING:
@@ -162,8 +163,9 @@ def _write(counterexample: Counterexample, replayed: Replayed | None, folder: Pa
 
 
 def _write_pages(counterexample: Counterexample, replayed: Replayed | None, pages: Pages) -> None:
+    claim = counterexample.refutation.claim
     for name, events in _traces(counterexample, replayed).items():
-        pages.write(name, events, contract=counterexample.refutation.claim.contract)
+        pages.write(name, events, claim.contract, About(claim.prop))
 
 
 def _traces(counterexample: Counterexample, replayed: Replayed | None) -> dict[str, tuple[Event, ...]]:

@@ -25,6 +25,8 @@ from settled.proofs.hunting.running import ADMISSION_PROGRESS
 from settled.proofs.report.console import make_console
 from settled.proofs.report.found_text import Teller
 from settled.proofs.report.progress_line import progress_line
+from settled.proofs.report.summaries import suite_of_hunt
+from settled.proofs.report.summary import NO_SUMMARIES, SummaryFiles
 from settled.proofs.runner import Exit
 from settled.proofs.showing.writing import Pages
 from settled.proofs.watching import ENGINE_FAULT
@@ -33,7 +35,9 @@ _OF_EVERY_RUN = (ADMISSION_PROGRESS, ENGINE_FAULT)  # seen in whatever a workloa
 _COLUMNS = (*(each.value for each in Property), *_OF_EVERY_RUN)
 
 
-def run(plans: Sequence[Plan], *, folder: Path | None, pages: Path | None = None, as_json: bool) -> int:
+def run(
+    plans: Sequence[Plan], *, folder: Path | None, pages: Path | None = None, as_json: bool, summaries: SummaryFiles = NO_SUMMARIES
+) -> int:
     """One hunt for each plan. Raises OSError. Exit code 2 if a process failed, else 1 if anything is violated."""
     console, corpus = make_console(), HuntCorpus(folder) if folder is not None else None
     teller, counts = (
@@ -52,6 +56,9 @@ def run(plans: Sequence[Plan], *, folder: Path | None, pages: Path | None = None
         except KeyboardInterrupt:
             teller.tell_rest(finding for result in hunt.results for finding in result.progress.findings.values())
             _print(console, plans[0], hunt.results, EXIT_INTERRUPTED, as_json=as_json)
+            summaries.write(
+                lambda: [suite_of_hunt(each.plan, each.progress, teller.kept, each.error or "interrupted") for each in hunt.results]
+            )
             raise
     teller.tell_rest(finding for result in hunt.results for finding in result.progress.findings.values())
     for result in hunt.results:
@@ -59,6 +66,7 @@ def run(plans: Sequence[Plan], *, folder: Path | None, pages: Path | None = None
             result.error += f"\n{kept_failure(corpus, result.plan, result.failed)}"
     code = exit_code(hunt.results)
     _print(console, plans[0], hunt.results, code, as_json=as_json)
+    summaries.write(lambda: [suite_of_hunt(each.plan, each.progress, teller.kept, each.error) for each in hunt.results])
     return code
 
 

@@ -5,6 +5,7 @@ Positions count events from 0; `end` is the first position past a span, the numb
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from settled.model.events import Event, Process, Schedule
@@ -18,13 +19,30 @@ from settled.proofs.showing.uses import Part, Run
 from settled.proofs.showing.words import words_of
 
 
-def page_data(timeline: Timeline, *, finding: str = "") -> dict[str, Any]:
-    """All that a page shows. `finding`: a sentence about something that no event shows, such as an engine that failed."""
+@dataclass(frozen=True, slots=True)
+class About:
+    """What a page is about: a property, and the cause of its violation if that is known; what was found, in a sentence.
+
+    Where the trace shows no violation of the sort, the sentence stands for it: an engine may fail, or not come to an end.
+    """
+
+    property: str = ""
+    cause: str = ""
+    sentence: str = ""
+
+
+NOTHING = About()
+
+
+def page_data(timeline: Timeline, about: About = NOTHING) -> dict[str, Any]:
+    """All that a page shows."""
     end = len(timeline.events)
+    first = _first(timeline, about)
     return {
         "source": printable(timeline.source),
         "engine": printable(timeline.config.engine),
-        "finding": printable(finding),
+        "finding": None if first is not None or not about.sentence else {"property": about.property, "sentence": printable(about.sentence)},
+        "first": first or 0,
         "contract": {"name": timeline.contract, "meaning": timeline.contract.meaning, "isDefault": timeline.is_default_contract},
         "numBlocks": timeline.config.num_blocks,
         "depth": timeline.config.max_in_flight_steps,
@@ -47,6 +65,14 @@ def page_data(timeline: Timeline, *, finding: str = "") -> dict[str, Any]:
         },
         "lanes": _lanes(lanes_of(timeline), end),
     }
+
+
+def _first(timeline: Timeline, about: About) -> int | None:
+    """The number of the first violation that a page is about; None if there is none."""
+    for number, (_, found) in enumerate(timeline.violations):
+        if about.property in ("", found.property) and about.cause in ("", found.cause):
+            return number
+    return None
 
 
 def group_text(spec: KVCacheSpec) -> str:
@@ -83,6 +109,8 @@ def _violation(timeline: Timeline, told: Told) -> dict[str, Any]:
         "cause": printable(found.cause),
         "sentence": found.sentence(),
         "why": told.why,
+        "verb": told.verb,
+        "label": told.label,
         "position": _at(timeline, told),
         "certain": told.position,
         "begin": told.begin,

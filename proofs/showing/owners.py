@@ -23,6 +23,7 @@ from settled.model.events import (
     Touch,
 )
 
+PRUNES = ("window", "connector_finish")  # causes of releases that leave null entries
 NOWHERE = -1  # the group and the index of a reference that is no table entry
 
 
@@ -43,7 +44,7 @@ class Names:
         return known
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Holding:
     """A reference to a block, or a null entry (block 0), from the position `begin` to before `end` (None: to the end of the trace).
 
@@ -116,13 +117,15 @@ class Owners:
         self._open.setdefault((owner, group, index, block), []).append(holding)
         self._of_owner.setdefault(owner, {})[id(holding)] = holding
 
-    def _close(self, position: int, owner: int, group: int, index: int, block: int) -> Holding | None:
-        """The oldest one: what an ended generation left behind a fence goes before what the next one holds."""
+    def _close(self, position: int, owner: int, group: int, index: int, block: int, *, is_pruned: bool = False) -> Holding | None:
+        """A prune takes from the present table. Anything else takes the oldest: what an ended generation left behind a fence goes before
+        what the next one holds, which may be the same block at the same index, through a hit."""
         key = owner, group, index, block
         found = self._open.get(key)
         if not found:
             return None
-        holding = found.pop(0)
+        holding = next((each for each in found if is_pruned and each.ended is None), found[0])
+        found.remove(holding)
         if not found:
             del self._open[key]
         holding.end = position
@@ -145,13 +148,13 @@ class Owners:
 
     def _release(self, position: int, event: Release) -> None:
         """A prune leaves null entries; any other release takes a table apart, its null entries with it."""
-        owner = self.names.number(event.request)
+        owner, is_pruned = self.names.number(event.request), event.cause in PRUNES
         for index, block in zip(event.indices, event.blocks, strict=True):
-            closed = self._close(position, owner, event.group, index, block)
-            if closed is not None and closed.ended is None and event.cause in ("window", "connector_finish"):
+            closed = self._close(position, owner, event.group, index, block, is_pruned=is_pruned)
+            if is_pruned and closed is not None and closed.ended is None:
                 self._begin(position, owner, event.group, index, NULL_BLOCK)
         left = list(self.owned_by(owner, event.group))
-        if left and all(holding.block == NULL_BLOCK for holding in left) and event.cause not in ("window", "connector_finish"):
+        if not is_pruned and all(holding.block == NULL_BLOCK for holding in left):
             self._drop_nulls(position, left)
 
     def _drop_nulls(self, position: int, holdings: Iterable[Holding]) -> None:

@@ -16,16 +16,30 @@ from string import Template
 from typing import Any
 
 from settled.model.trace_io import printable
-from settled.proofs.showing.data import page_data
+from settled.proofs.showing.data import NOTHING, About, page_data
 from settled.proofs.showing.timeline import Timeline
 
-SCRIPTS = ("model.js", "theme.js", "canvas.js", "layout.js", "view.js", "timeline.js", "tokens.js", "panels.js", "search.js", "main.js")
+SCRIPTS = (
+    "model.js",
+    "theme.js",
+    "canvas.js",
+    "layout.js",
+    "view.js",
+    "frame.js",
+    "lanes.js",
+    "blocks.js",
+    "timeline.js",
+    "tokens.js",
+    "panels.js",
+    "search.js",
+    "main.js",
+)
 LIBRARY, LICENCE = "d3.min.js", "d3.LICENSE"
 
 
-def page_of(timeline: Timeline, *, finding: str = "") -> str:
-    """The text of the page. `finding`: a sentence about something that no event of the trace shows."""
-    return render(page_data(timeline, finding=finding), title=printable(f"{timeline.config.engine} · {timeline.source}"))
+def page_of(timeline: Timeline, about: About = NOTHING) -> str:
+    """The text of the page."""
+    return render(page_data(timeline, about), title=printable(f"{timeline.config.engine} · {timeline.source}"))
 
 
 def render(data: dict[str, Any], *, title: str) -> str:

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 from settled.model.events import Process
 from settled.model.monitor import Violation
+from settled.model.properties import Property
+from settled.proofs.showing.owners import PRUNES
 from settled.proofs.showing.timeline import Timeline
 from settled.proofs.showing.uses import Part
 
-BY_A_PRUNE = ("window", "connector_finish")
+_VERBS = {Property.READ_RESIDENT: "reads", Property.ROLLBACK_RESIDENT: "reads", Property.WRITE_OWNED: "writes"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,19 @@ class Told:
     scheduled: int | None
     chapters: tuple[Chapter, ...]
     why: str  # what the engine took for granted, "" where nothing was freed
+
+    @property
+    def verb(self) -> str:
+        """What a step does with the block."""
+        return _VERBS.get(self.violation.property, "uses")
+
+    @property
+    def label(self) -> str:
+        """A few words for the row of the block."""
+        found = self.violation
+        if found.property not in _VERBS:
+            return found.property.value
+        return f"{'next step' if found.step is None else f'step {found.step}'} {self.verb} it"
 
 
 def tell(timeline: Timeline, position: int, violation: Violation) -> Told:
@@ -99,7 +114,7 @@ def _rejections(timeline: Timeline, part: Part) -> list[Chapter]:
 
 
 def _why(timeline: Timeline, violation: Violation, freed: int | None) -> str:
-    if freed is None or violation.freed_by is None or violation.release_cause not in BY_A_PRUNE:
+    if freed is None or violation.freed_by is None or violation.release_cause not in PRUNES:
         return ""
     counters = timeline.counters_before(timeline.names.number(violation.freed_by), freed)
     if counters is None:

@@ -20,18 +20,18 @@ EVENTS_MAX, BLOCKS_MAX = 32, 24  # that are shown; a trace with no more events i
 GUTTER, COLUMN_MIN, WIDTH_MIN = 96, 34, 720  # pixels, as all lengths here
 HEAD, HOST, BAR, BLOCK = 20, 40, 18, 22
 CHARACTER = 6.4  # of the small font, on average
-TEXT_COLUMNS = 118
 
 STYLE = """
 text { font: 11px system-ui, "Segoe UI", "DejaVu Sans", sans-serif; fill: #1b1f24; }
 .paper { fill: #ffffff; } .rule { stroke: #d4d9df; } .dim { fill: #5c6570; } .end { text-anchor: end; } .mid { text-anchor: middle; }
 .title { font-size: 13px; font-weight: 650; fill: #c4161c; } .line { font-size: 12px; }
 .step { fill: #cfe0f1; stroke: #0b5cad; } .transfer { fill: #efe2b6; stroke: #9a7400; } .held { fill: #b9d0ea; }
-.used { fill: #0b5cad; } .lost { fill: #c4161c; fill-opacity: .2; stroke: #c4161c; stroke-width: 2; }
+.used { fill: #0b5cad; } .tag { fill: #fdecec; } .lost { fill: #c4161c; fill-opacity: .2; stroke: #c4161c; stroke-width: 2; }
 .bad { fill: #c4161c; font-weight: 650; } .mark { stroke: #c4161c; stroke-dasharray: 4 3; }
 @media (prefers-color-scheme: dark) {
   text { fill: #e6e9ed; } .paper { fill: #14171b; } .rule { stroke: #363d46; } .dim { fill: #9aa4af; } .title, .bad { fill: #ff6b6b; }
-  .step { fill: #1d3a57; stroke: #6cb2ff; } .transfer { fill: #4a3f1a; stroke: #e3c04d; } .held { fill: #26425f; } .used { fill: #6cb2ff; }
+  .step { fill: #1d3a57; stroke: #6cb2ff; } .transfer { fill: #4a3f1a; stroke: #e3c04d; } .held { fill: #26425f; }
+  .used { fill: #6cb2ff; } .tag { fill: #3a1d20; }
   .lost { fill: #ff6b6b; stroke: #ff6b6b; } .mark { stroke: #ff6b6b; }
 }
 """
@@ -196,12 +196,11 @@ class _Drawing:
 
     def _lost(self, y: float) -> None:
         assert self.told is not None
-        found = self.told.violation
         x1, x2 = self._x(self.told.begin), self._x(self.told.end if self.told.end < len(self.timeline.events) else None)
         self._add("rect", "lost", x=x1, y=y + 1, width=max(x2 - x1, 6), height=BLOCK - 2)
-        verb = "writes" if found.property == "write_owned" else "reads"
-        who = "the next step" if found.step is None else f"step {found.step}"
-        self._add("text", "bad", _cut(f"{who} {verb} it", max(x2 - x1, 90) - 6), x=x1 + 4, y=y + 12)
+        label = _cut(self.told.label, max(x2 - x1, 90) - 6)
+        self._add("rect", "tag", x=x1 + 3, y=y + 3, width=len(label) * CHARACTER + 3, height=12)
+        self._add("text", "bad", label, x=x1 + 4, y=y + 12)
 
 
 def _plain(of: str, **attributes: float) -> dict[str, str]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from settled.model.events import Event
 from settled.model.properties import Contract
 from settled.model.trace_io import TraceError
-from settled.proofs.folder import Folder
+from settled.proofs.folder import Folder, naming
+from settled.proofs.showing.data import About
 from settled.proofs.showing.page import page_of
 from settled.proofs.showing.perfetto import perfetto_of
 from settled.proofs.showing.svg import svg_of
@@ -43,6 +44,10 @@ def write_pictures(timeline: Timeline, files: Files) -> list[Path]:
 
 
 def _write(path: Path, text: str) -> None:
+    if path.exists() and not path.is_file():  # a device or a pipe is written to; a file that took its place would be no help
+        with naming(path):
+            path.write_text(text, encoding="utf-8")
+        return
     Folder(path.parent).replace(path, text)
 
 
@@ -52,26 +57,27 @@ class Pages:
     def __init__(self, path: Path) -> None:
         self.folder = Folder(path)
 
-    def write(self, name: str, events: Sequence[Event], *, contract: Contract | None, sentence: str = "") -> Path | None:
+    def write(self, name: str, events: Sequence[Event], contract: Contract | None, about: About) -> Path | None:
         """The page of a trace whose lines count from 1; None where nothing came to be traced.
 
-        `sentence` tells what was found, where that may be no event of the trace. A trace that contradicts itself, as that of an engine
-        that failed may, is shown as far as it goes.
+        A trace that contradicts itself, as that of an engine that failed may, is shown as far as it goes.
         """
-        timeline, told = _as_far_as_it_goes(list(enumerate(events, start=1)), name, contract, sentence)
+        timeline, about = _as_far_as_it_goes(list(enumerate(events, start=1)), name, contract, about)
         if timeline is None:
             return None
         path = self.folder.path / f"{name}.html"
-        self.folder.replace(path, page_of(timeline, finding="" if timeline.violations else told))
+        self.folder.replace(path, page_of(timeline, about))
         return path
 
 
-def _as_far_as_it_goes(events: list[tuple[int, Event]], name: str, contract: Contract | None, sentence: str) -> tuple[Timeline | None, str]:
+def _as_far_as_it_goes(
+    events: list[tuple[int, Event]], name: str, contract: Contract | None, about: About
+) -> tuple[Timeline | None, About]:
     if not events:
-        return None, sentence
+        return None, about
     try:
-        return timeline_of(events, name, contract), sentence
+        return timeline_of(events, name, contract), about
     except TraceError as error:
         until = [(line, event) for line, event in events if line < error.line]
-        told = f"{sentence} The trace goes on with line {error.line}: {error.message}".strip()
-        return (timeline_of(until, name, contract) if until else None), told
+        told = f"{about.sentence} The trace goes on with line {error.line}: {error.message}".strip()
+        return (timeline_of(until, name, contract) if until else None), replace(about, sentence=told)

@@ -13,10 +13,12 @@ from torch import Tensor
 
 from settled.reference.device.attention import advance, attend, rows_differing
 from settled.reference.device.compiled import CompiledLog, Move, Pages, Step, StepSlots, Table, Write
+from settled.reference.device.digests import Digests
 from settled.reference.device.judge import Judge, states_differing
 from settled.reference.device.memory import Memory
 from settled.reference.device.numbered import NumberedLog, StepNumbers
 from settled.reference.device.ops import LaunchKind
+from settled.reference.device.outcome import Outcome
 from settled.reference.device.results import TOLERANCE, Result
 from settled.reference.device.states import SIGN
 from settled.reference.device.tags import POISONED, ZEROED
@@ -30,12 +32,25 @@ def replay(compiled: CompiledLog, order: Iterable[int] | None = None, numbers: N
     return device.result
 
 
-class Replay:
-    """A device under way. `memory` and `result` may be looked at between launches; `outputs`: of the last STEP, [rows, head_dim]."""
+def replay_outcome(compiled: CompiledLog, numbers: NumberedLog, order: Iterable[int] | None = None) -> Outcome:
+    """The same with a digest of every read, right or wrong, for comparison with other back-ends."""
+    device = Replay(compiled, numbers, digests=Digests(compiled, numbers))
+    for op in compiled.log.launches() if order is None else order:
+        device.run(op)
+    assert device.digests is not None
+    return device.digests.outcome(device.memory)
 
-    def __init__(self, compiled: CompiledLog, numbers: NumberedLog | None = None, limit: int = 100) -> None:
+
+class Replay:
+    """A device under way. `memory` and `result` may be looked at between launches; `outputs`: of the last STEP, [rows, head_dim].
+
+    `digests`, if given, is told of every read; it needs `numbers`.
+    """
+
+    def __init__(self, compiled: CompiledLog, numbers: NumberedLog | None = None, limit: int = 100, digests: Digests | None = None) -> None:
         self.compiled = compiled
         self.numbers = numbers
+        self.digests = digests
         self.memory = Memory(compiled, None if numbers is None else numbers.numbers)
         self.result = Result(limit=limit)
         self.judge = Judge(compiled, self.result)
@@ -118,6 +133,8 @@ class Replay:
         tags = self.memory.tags[slots.state_reads]
         outputs = None if numbers is None else advance(self.memory.keys[slots.state_reads], numbers.inputs)
         differing = None if numbers is None else states_differing(step, outputs, numbers)
+        if self.digests is not None:
+            self.digests.states(step, slots, tags, outputs)
         if differing or not torch.equal(tags, step.state_expected):
             self.judge.states(step, slots, tags, differing)
         return tags, outputs
@@ -140,6 +157,8 @@ class Replay:
             differing = rows_differing(self.outputs, numbers.outputs)
             if differing:
                 self.result.counts.rows_within_tolerance += _near(self.outputs[differing], numbers.outputs[differing])
+        if self.digests is not None:
+            self.digests.keys(step, slots, tags, self.outputs)
         if differing or not torch.equal(tags, step.expected):
             differing_rows = None if numbers is None else {numbers.rows[row] for row in differing or ()}
             self.judge.keys(step, slots, tags, differing_rows)

@@ -137,6 +137,12 @@ RUNS = [
     Case(name="check-holds", about="A trace that holds.", line="settled check holds.ndjson"),
     Case(name="check-violated", about="A trace that is violated, with a picture.", line="settled check violated.ndjson --picture"),
     Case(name="check-json", about="The same for machines.", line="settled check violated.ndjson --property rollback_resident --json"),
+    Case(name="show", about="A trace drawn.", line="settled show violated.ndjson"),
+    Case(
+        name="show-files",
+        about="As a page, an image, and for Perfetto.",
+        line="settled show violated.ndjson --html a.html --svg a.svg --perfetto a.json",
+    ),
     Case(name="fuzz", about="Random decisions.", line="settled fuzz --runs 20 --seed 3"),
     Case(name="fuzz-finds", about="One case of a wrong engine.", line=f"settled fuzz --discipline optimistic --case {_FUZZ_CASE}"),
     Case(
@@ -161,9 +167,16 @@ _NOBODY = (
     "unchanged = ctypes.CDLL(None).capset((ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)())\n"
     "assert unchanged == 0, 'capabilities cannot be given up'\n"
 )
-_INTERRUPT = (
-    "import signal, threading\nos.dup2(os.pipe()[0], 0)\nthreading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()\n"
-)
+# Standard input is a pipe into which nobody writes, and Ctrl-C comes once the command is at work.
+_INTERRUPT = """
+import signal, threading
+os.dup2(os.pipe()[0], 0)
+def interrupt():
+    while "settled.model.trace_io" not in sys.modules:
+        time.sleep(0.02)
+    os.kill(os.getpid(), signal.SIGINT)
+threading.Thread(target=interrupt, daemon=True).start()
+"""
 
 
 def _missing(module: str) -> str:
@@ -193,11 +206,16 @@ MISTAKES = [
     _mistake("cvc5-missing", "cvc5 is not installed.", "settled prove T6 --solver both", before=_missing("cvc5")),
     _mistake("cvc5-broken", "cvc5 lacks a library.", "settled prove T6 --solver cvc5", before="sys.path.insert(0, 'broken')"),
     _mistake("cuda-missing", "There is no CUDA device.", "settled diff settled/loads --device cuda"),
+    _mistake(
+        "gcc-missing", "There is no C compiler.", "settled diff settled/loads --device cuda", before="os.environ['CC'] = 'no-such-gcc'"
+    ),
+    _mistake("triton-missing", "triton is not installed.", "settled diff settled/loads --device cuda", before=_missing("triton")),
     _mistake("z3-missing", "z3 is not installed.", "settled refute ceil", before=_missing("z3")),
     _mistake("disk-full", "Standard output is a full disk.", "settled check holds.ndjson > /dev/full", is_alone=True),
     _mistake(
         "disk-full-folder", "The folder of the traces is on a full disk.", "settled refute ceil --json --traces full-disk", is_alone=True
     ),
+    _mistake("disk-full-page", "The page is to lie on a full disk.", "settled show violated.ndjson --html /dev/full"),
     _mistake("interrupt", "Ctrl-C while standard input is read.", "settled check -", code=130, before=_INTERRUPT),
     _mistake("unknown-theorem", "A theorem that does not exist.", "settled prove T33"),
     _mistake("unknown-discipline", "A discipline that is misspelt.", "settled refute optimistc"),

@@ -106,7 +106,18 @@ def test_a_signal_interrupts_a_search() -> None:
     assert (process.returncode, line_of(stderr)) == (130, "settled refute: interrupted")
 
 
-@pytest.mark.parametrize("arguments", [("check", VIOLATED), ("check", VIOLATED, "--json"), ("--help",), ("prove", "T2")])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("check", VIOLATED),
+        ("check", VIOLATED, "--json"),
+        ("--help",),
+        ("prove", "T2"),
+        ("corpus", "47728"),
+        ("graph", "window"),
+        ("doctor",),
+    ],
+)
 def test_a_reader_that_leaves_is_no_verdict(arguments: tuple[str, ...]) -> None:
     result = settled(*arguments, shell='(sleep 0.1; "$@"; echo "code $?" >&2) | true')
     assert one_line(result.stderr) == "code 141"
@@ -132,6 +143,18 @@ def test_a_folder_that_cannot_be_written(arguments: tuple[str, ...], tmp_path: P
     assert result.stdout == b""  # nothing was searched for
 
 
+@pytest.mark.parametrize(
+    ("arguments", "file"),
+    [(("graph", "window", "--dot"), "window.dot"), (("prove", "T6", "--export"), "T6/full-attention/the-same-blocks-are-freed.smt2")],
+)
+def test_a_full_disk_under_a_folder(arguments: tuple[str, ...], file: str, tmp_path: Path) -> None:
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / file).symlink_to("/dev/full")
+    result = settled(*arguments, str(tmp_path))
+    line = f"settled {arguments[0]}: {tmp_path / file}: No space left on device"
+    assert (result.returncode, line_of(result.stderr, "free some space")) == (2, line)
+
+
 def test_closed_standard_input() -> None:
     result = settled("check", "-", shell='"$@" <&-')
     assert result.returncode == 2
@@ -142,6 +165,35 @@ def test_closed_standard_input() -> None:
 def test_closed_standard_output_leaves_the_verdict(trace: str, code: int) -> None:
     result = settled("check", trace, shell='"$@" >&-')
     assert (result.returncode, result.stderr) == (code, b"")
+
+
+# ---- memory ----------------------------------------------------------------------------------------------------------
+
+
+def test_memory_that_runs_out_is_no_fault_of_ours() -> None:
+    """Python's own, of which the system gives no more."""
+    more = "import resource\nfrom settled.proofs.cli import check as at\nimport settled.model.trace_io, settled.model.monitor\n"
+    limit = "resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))\n"
+    result = settled("check", HOLDS, before=more + limit + "at._watch = lambda *_: bytes(1 << 31)")
+    assert (result.returncode, line_of(result.stderr, "more memory")) == (3, "settled check: out of memory")
+
+
+def test_a_solver_without_memory_is_named_and_nothing_is_claimed() -> None:
+    result = settled("refute", "ceil", before="import z3; z3.set_param('memory_max_size', 20)")
+    assert (result.returncode, line_of(result.stderr, "more memory")) == (3, "settled refute: z3 ran out of memory")
+    assert b"exit code" not in result.stdout
+
+
+def test_a_process_that_the_system_kills_is_told() -> None:
+    command = [sys.executable, "-c", START, "fuzz", "--jobs", "2", "--seconds", "600"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        while not (workers := [pid for pid in children.read_text().split() if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]):
+            assert process.poll() is None
+            time.sleep(0.05)
+        os.kill(int(workers[0]), signal.SIGKILL)
+        _, stderr = process.communicate(timeout=60)
+    assert (process.returncode, line_of(stderr, "more memory")[:14]) == (3, "settled fuzz: ")
 
 
 # ---- what goes wrong inside ------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Golden transcripts: what commands print, kept in tests/data/transcripts and compared by test_transcripts.py.
 
-`python tests/cli/transcripts.py --write` writes them anew. Every case runs in a folder of its own making (`situations.py`), with an empty
-home for engines, without colours, and by a clock that goes on by a fixed step whenever it is looked at, so that seconds and rates are what
+`python tests/cli/transcripts.py --write [NAME]...` writes them anew, or those that are named. Every case runs in a folder of its own making
+(`situations.py`), without colours, and by a clock that goes on by a fixed step whenever it is looked at, so that seconds and rates are what
 the command makes of the clock. What else varies, `normalised` replaces.
 """
 
@@ -14,7 +14,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -135,13 +135,13 @@ def _within(folder: Path) -> Iterator[None]:
 # ---- writing ---------------------------------------------------------------------------------------------------------
 
 
-def main() -> None:
-    """Writes every transcript, and removes those of which there is no case any more."""
+def main(names: Sequence[str]) -> None:
+    """Writes the transcripts (all, or those named), and removes those of which there is no case any more."""
     FOLDER.mkdir(exist_ok=True)
     for old in FOLDER.glob("*.txt"):
         if old not in map(path_of, CASES):
             old.unlink()
-    for case in CASES:
+    for case in [each for each in CASES if not names or each.name in names]:
         with TemporaryDirectory() as folder:
             text = transcript(case, Path(folder).resolve())
         if not path_of(case).exists() or path_of(case).read_text(encoding="utf-8") != text:
@@ -150,6 +150,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] != ["--write"]:
-        sys.exit("usage: python tests/cli/transcripts.py --write")
-    main()
+    if sys.argv[1:2] != ["--write"] or set(sys.argv[2:]) - {case.name for case in CASES}:
+        sys.exit("usage: python tests/cli/transcripts.py --write [NAME]...")
+    main(sys.argv[2:])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from configparser import ConfigParser
@@ -68,7 +69,7 @@ def test_every_package_is_there_and_typed(wheel: ZipFile) -> None:
 def test_nothing_lies_outside_the_three_packages(wheel: ZipFile) -> None:
     """No tests, no top-level `model`; `settled` itself is a namespace without an `__init__.py`."""
     assert {tuple(name.split("/")[:2]) for name in packaged(wheel)} == {("settled", package) for package in PACKAGES}
-    assert not [name for name in wheel.namelist() if "test" in name.lower() or name.endswith(".pyc")]
+    assert not [name for name in wheel.namelist() if re.search(r"(^|/)tests?(/|_)|conftest|\.pyc$", name)]
 
 
 def entry_points(wheel: ZipFile) -> ConfigParser:
@@ -98,6 +99,24 @@ print(*sorted(name for name in set(sys.modules) - before if "settled" in name))
     environment = {name: value for name, value in os.environ.items() if name != "SETTLED_TRACE"} | {"PYTHONPATH": str(tmp_path)}
     told = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert told.stdout.split() == ["settled", "settled.proofs", "settled.proofs.vllm_plugin"], told.stderr
+
+
+def test_pytest_finds_its_plugin(wheel: ZipFile, tmp_path: Path) -> None:
+    """As pytest asks for it, at every start: nothing but the plugin's own file is imported, also when it has been configured."""
+    assert dict(entry_points(wheel)["pytest11"]) == {"settled": "settled.proofs.pytest_plugin"}
+    wheel.extractall(tmp_path)
+    (tmp_path / "test_plain.py").write_text("def test_plain(): pass")
+    code = """
+import sys
+import pytest
+code = pytest.main(["-q", "-p", "no:cacheprovider", "test_plain.py"])
+assert code == 0
+print(*sorted(name for name in sys.modules if "settled" in name or name in ("msgspec", "rich", "click", "z3", "networkx")))
+"""
+    drop = ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTEST_XDIST_WORKER")
+    environment = {name: value for name, value in os.environ.items() if name not in drop} | {"PYTHONPATH": str(tmp_path)}
+    told = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert told.stdout.splitlines()[-1].split() == ["settled", "settled.proofs", "settled.proofs.pytest_plugin"], told.stdout + told.stderr
 
 
 def test_workers_of_an_installed_wheel_find_settled(wheel: ZipFile, tmp_path: Path) -> None:

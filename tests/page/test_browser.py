@@ -10,14 +10,17 @@ from typing import Any
 import pytest
 from browser import chromium, messages, missing, opened, pressed, settle
 from hostile import MARKUP, hostile_trace
-from traces import long_trace, recorded
+from traces import long_trace, recorded, short_trace
 
-from settled.proofs.showing.page import page_of
+from settled.model.disciplines import DISCIPLINES
+from settled.proofs.showing.page import SCRIPTS, page_of
 from settled.proofs.showing.timeline import timeline_of
 
 pytestmark = pytest.mark.browser
 
 RECORDED = ("v0.25.1-min-spec-reject", "v0.25.1-connector-overwrite", "v0.33.0-conn-apc-spec")
+# Disciplines, and seeds whose runs violate them: with a block and without, in a step, before the next one, and in none.
+BROKEN = {"drafts-unpruned": 5, "optimistic": 14, "undrained": 20, "mamba-local": 16, "no-fence": 8}
 LONG_EVENTS = 10_000
 # Generous, for machines that do other things at the same time: tests/bench/page_speed.py measures.
 OPENED_MS_MAX, STEP_MS_MAX = 10_000, 500
@@ -54,6 +57,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
     traces = {name: recorded(name) for name in RECORDED}
     traces |= {"hostile": hostile_trace(), "long": long_trace(LONG_EVENTS)}
+    traces["bare"] = recorded(RECORDED[0])[:1]
+    traces |= {name: short_trace(DISCIPLINES[name], seed) for name, seed in BROKEN.items()}
     paths = {}
     for name, trace in traces.items():
         paths[name] = folder / f"{name}.html"
@@ -105,6 +110,7 @@ def test_the_violation_is_told_and_marked(driver: Any, pages: dict[str, Path], s
         assert is_in_sight(driver, canvas)
         assert share(driver, canvas, "--bad") > 0.001
         assert share(driver, canvas, "--paper") > 0.3
+    assert share(driver, "time", "--bad-paper") > 0.0005  # behind the label in the row of the block
 
 
 def test_without_a_violation_nothing_is_red(driver: Any, pages: dict[str, Path]) -> None:
@@ -276,9 +282,30 @@ def test_names_that_are_markup_are_shown_and_do_nothing(driver: Any, pages: dict
     driver.execute_script("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
     settle(driver)
     assert MARKUP in text(driver, "sentence")
-    assert driver.execute_script("return document.images.length + document.querySelectorAll('script').length - 12") == 0
+    assert driver.execute_script("return [document.images.length, document.scripts.length]") == [
+        0,
+        2 + len(SCRIPTS),
+    ]  # the data, the library
     assert "broken" not in driver.title.split("onerror")[0]
     assert driver.title.startswith(f"engine {MARKUP}")
+
+
+@pytest.mark.parametrize("name", [*BROKEN, "hostile", "bare"])
+def test_every_event_violation_and_table_can_be_drawn(driver: Any, pages: dict[str, Path], name: str) -> None:
+    opened(driver, pages[name])
+    drawn = driver.execute_script(
+        """
+        let drawn = 0;
+        const each = (times, look) => { for (let place = 0; place < times; place++) { look(place); Main.draw(); drawn += 1; } };
+        each(Model.size, View.go);
+        each(Model.violations.length, View.select);
+        for (const choice of ["all", "request", "violation"]) each(1, () => { View.choose(choice); View.show(0, Model.size); });
+        each(Model.owners.length, (owner) => { View.state.owner = owner; });
+        each(Model.data.groups.length, (group) => { View.state.group = group; });
+        return drawn;
+        """
+    )
+    assert drawn >= 5
 
 
 def test_ten_thousand_events_open_and_step(driver: Any, pages: dict[str, Path]) -> None:

@@ -13,6 +13,7 @@ from hostile import MARKUP, hostile_trace
 from traces import long_trace, recorded
 
 from settled.model.events import Allocate, Event, Process
+from settled.proofs.showing.data import About
 from settled.proofs.showing.perfetto import perfetto_of
 from settled.proofs.showing.svg import EVENTS_MAX, svg_of
 from settled.proofs.showing.timeline import timeline_of
@@ -127,16 +128,16 @@ def test_what_is_wanted_is_written_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_a_finding_without_a_trace_has_no_page(tmp_path: Path) -> None:
-    assert Pages(tmp_path).write("nothing", [], contract=None, sentence="the engine did not start") is None
+    assert Pages(tmp_path).write("nothing", [], None, About(sentence="the engine did not start")) is None
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_trace_that_contradicts_itself_is_shown_as_far_as_it_goes(tmp_path: Path) -> None:
     events: list[Event] = [event for _, event in recorded("v0.33.0-min-spec-reject")[:9]]
     events.append(Process(step=99, requests=()))
-    path = Pages(tmp_path).write("fault", events, contract=None, sentence="the engine failed.")
+    path = Pages(tmp_path).write("fault", events, None, About("engine_fault", "KeyError", "the engine failed."))
     assert path is not None
     data = json.loads(path.read_text().split('<script type="application/json" id="data">')[1].split("</script>")[0])
     assert len(data["events"]["lines"]) == 9
-    assert data["finding"].startswith("the engine failed. The trace goes on with line 10: process: step 99 is not unprocessed")
+    assert data["finding"]["sentence"].startswith("the engine failed. The trace goes on with line 10: process: step 99 is not unprocessed")
     assert any(isinstance(event, Allocate) for event in events)

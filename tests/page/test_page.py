@@ -13,6 +13,7 @@ import pytest
 from hostile import MARKUP, hostile_trace
 from traces import recorded
 
+from settled.proofs.showing.data import About, page_data
 from settled.proofs.showing.page import LIBRARY, LICENCE, SCRIPTS, embedded, page_of
 from settled.proofs.showing.timeline import timeline_of
 
@@ -107,6 +108,16 @@ def test_every_element_that_a_script_names_is_there() -> None:
     }
     assert len(named) > 15
     assert named <= ids
+
+
+def test_a_page_begins_with_what_it_is_about() -> None:
+    timeline = timeline_of(recorded("v0.25.1-connector-overwrite"), "recorded")
+    told = [each["property"] for each in page_data(timeline)["violations"]]
+    assert page_data(timeline)["first"] == 0 == told.index("read_resident")
+    wanted = page_data(timeline, About("write_owned", "", "so it is"))
+    assert (wanted["first"], wanted["finding"]) == (told.index("write_owned"), None)
+    other = page_data(timeline, About("engine_fault", "KeyError", "it failed"))
+    assert (other["first"], other["finding"]) == (0, {"property": "engine_fault", "sentence": "it failed"})
 
 
 def test_the_same_trace_makes_the_same_page() -> None:

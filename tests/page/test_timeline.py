@@ -87,6 +87,17 @@ def test_what_a_fence_keeps_is_told_from_what_the_next_generation_holds() -> Non
     assert (fresh.begin, fresh.ended, fresh.end) == (5, None, None)
 
 
+@pytest.mark.parametrize(("cause", "closed"), [("deferred", 0), ("window", 1)])
+def test_the_same_block_at_the_same_index_is_held_by_two_generations(cause: str, closed: int) -> None:
+    """What a fence kept is hit again by the request that it was kept for."""
+    hit = ev.Touch(request="A", group=0, first_index=0, blocks=(1,))
+    held_on = ev.Hold(holder="x", kind="pin", blocks=(1,))
+    timeline = made(allocate(1), schedule(1, 0, 4, 1), held_on, ev.Preempt(request="A"), hit, release(0, 1, cause, is_freed=False))
+    both = [each for each in timeline.owners.holdings if each.block == 1 and each.index == 0]
+    assert [(each.begin, each.ended) for each in both] == [(2, 5), (6, None)]
+    assert [each.end for each in both] == [7 if number == closed else None for number in range(2)]
+
+
 def test_several_hold_a_block_at_once() -> None:
     timeline = made(
         allocate(1),

@@ -31,3 +31,10 @@ def long_trace(events_max: int, discipline: Discipline = OPTIMISTIC) -> Trace:
     run_workload(replace(workload, config=config), discipline=discipline, steps=events_max // 5, sink=events.append)
     assert len(events) >= events_max, f"{len(events)} events: expected {events_max}"
     return list(enumerate(events[:events_max], start=1))
+
+
+def short_trace(discipline: Discipline, seed: int, steps: int = 15) -> Trace:
+    """A run of the reference on kinds of all sorts."""
+    events: list[ev.Event] = []
+    run_workload(random_workload(seed), discipline=discipline, steps=steps, sink=events.append)
+    return list(enumerate(events, start=1))

@@ -2,6 +2,9 @@
 // What both pictures need of a canvas.
 
 const Canvas = (() => {
+  const FACE = 'system-ui, "Segoe UI", Roboto, sans-serif';
+  const [FONT, SMALL, TINY] = [12, 11, 8].map((size) => `${size}px ${FACE}`);
+
   // A context in CSS pixels, sharp on any display, empty.
   function begin(canvas, width, height) {
     const ratio = window.devicePixelRatio || 1;
@@ -70,5 +73,5 @@ const Canvas = (() => {
     return low ? text.slice(0, low) + "…" : "";
   }
 
-  return { begin, clipped, line, arrow, hatch, fitted };
+  return { FONT, SMALL, TINY, begin, clipped, line, arrow, hatch, fitted };
 })();

@@ -113,11 +113,12 @@ const Main = (() => {
     View.resize(element("time").parentElement.clientWidth);
     View.onChange(drawSoon);
     if (Model.usedBlocks.length > ROWS_MANY) View.state.choice = "request";
-    if (Model.violations.length) View.select(0);
+    if (Model.violations.length) View.select(Model.data.first);
     else {
-      View.go(Model.steps[0]?.begin ?? 0);
+      View.go(Model.data.finding ? Model.size - 1 : Model.steps[0]?.begin ?? 0);
       View.choose(View.state.choice);
-      View.show(0, Math.min(Model.size, SHOWN_FIRST));
+      const end = Math.max(View.state.cursor + 1, Math.min(Model.size, SHOWN_FIRST));
+      View.show(end - SHOWN_FIRST, end);
     }
     draw();
     document.documentElement.dataset.ready = "yes";

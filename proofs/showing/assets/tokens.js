@@ -3,7 +3,7 @@
 // as computed and what is settled.
 
 const Tokens = (() => {
-  const FONT = '12px system-ui, "Segoe UI", Roboto, sans-serif', SMALL = '11px system-ui, "Segoe UI", Roboto, sans-serif';
+  const { FONT, SMALL } = Canvas;
   const LABELS = 104, RIGHT = 12, TOP = 34, TABLE = 34, STEP = 24, AROUND = 2;  // blocks around what matters
   const BLOCKS_MAX = 28, CELL_MIN = 14;  // pixels a block
   const canvas = document.getElementById("tokens");
@@ -15,7 +15,7 @@ const Tokens = (() => {
     size = Model.data.groups[group]?.blockSize ?? 1;
     const flying = owner === null ? [] : inFlight(cursor);
     const shown = violation === null ? null : Model.violations[violation];
-    const needs = shown && shown.step === null && shown.owner === owner && shown.group === group && shown.position === cursor ? [shown] : [];
+    const needs = shown?.needed && shown.step === null && shown.owner === owner && shown.group === group && shown.position === cursor ? [shown] : [];
     const height = TOP + TABLE + STEP * Math.max(flying.length + needs.length, Model.data.depth) + 14;
     context = Canvas.begin(canvas, View.width(), height);
     if (owner === null) return nothing("no request");
@@ -156,8 +156,7 @@ const Tokens = (() => {
     context.fillStyle = Theme.colour("paper");
     context.font = "bold " + SMALL;
     context.textAlign = "center";
-    const verb = each.property === "write_owned" ? "writes" : "reads";
-    context.fillText(x2 - x1 > 40 ? verb : x2 - x1 > 7 ? "!" : "", (x1 + x2) / 2, y + STEP / 2 - 2.5);
+    context.fillText(x2 - x1 > 40 ? each.verb : x2 - x1 > 7 ? "!" : "", (x1 + x2) / 2, y + STEP / 2 - 2.5);
     if (!lost.has(each.index)) lost.set(each.index, holderNow(each.block));
   }
 
@@ -182,20 +181,22 @@ const Tokens = (() => {
 
   // Where the settled and the computed tokens end.
   function marks({ computed, settled }, height) {
-    const draw = (tokens, text, colour, align) => {
+    const draw = (tokens, text, colour, wanted) => {
       const at = scale(tokens);
       if (at < LABELS - 1 || at > View.width()) return;
+      context.font = "bold " + SMALL;
+      const wide = context.measureText(text).width + 6, fits = { left: at + wide <= View.width(), right: at - wide >= 0 };
+      const align = fits[wanted] ? wanted : wanted === "left" ? "right" : "left";
       context.strokeStyle = context.fillStyle = Theme.colour(colour);
       context.setLineDash(colour === "dim" ? [4, 3] : []);
       Canvas.line(context, at, 14, at, height - 4);
       context.setLineDash([]);
-      context.font = "bold " + SMALL;
       context.textAlign = align;
       context.fillText(text, at + (align === "left" ? 4 : -4), 9);
     };
     const isTight = Math.abs(scale(computed) - scale(settled)) < 4;
-    draw(settled, isTight ? `settled = computed = ${computed}` : `settled ${settled}`, "good", scale(settled) < LABELS + 150 ? "left" : "right");
-    if (!isTight) draw(computed, `computed ${computed}`, "dim", scale(computed) > View.width() - 110 ? "right" : "left");
+    draw(settled, isTight ? `settled = computed = ${computed}` : `settled ${settled}`, "good", "right");
+    if (!isTight) draw(computed, `computed ${computed}`, "dim", "left");
   }
 
   return { draw, canvas };

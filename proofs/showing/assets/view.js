@@ -32,9 +32,8 @@ const View = (() => {
 
   // Shows the events from one position to before another.
   function show(from, to) {
-    const count = Math.max(to - from, COLUMNS_MIN);
-    const k = Math.min(Math.max(Model.size / count, 1), scaleMax());
-    const middle = base()((from + to) / 2);
+    const k = Math.min(Math.max(Model.size / Math.max(to - from, COLUMNS_MIN), 1), scaleMax()), half = Model.size / k / 2;
+    const middle = base()(Math.min(Math.max((from + to) / 2, half), Model.size - half));
     canvas.call(zoom.transform, d3.zoomIdentity.translate((Layout.GUTTER + width) / 2 - k * middle, 0).scale(k));
   }
 

@@ -23,7 +23,8 @@ from settled.reference.engines.vllm.recording_transfers import TransferRecorder
 
 
 class SchedulerRecorder:
-    """Attaches to a scheduler that serves nobody yet; the config goes to the sink at once.
+    """Attaches to a scheduler that serves nobody; the config goes to the sink at once, and the state, if there is something in the prefix
+    cache.
 
     `engine` is the name that the config gives it, `max_in_flight_steps` the deepest pipeline that is legal for it. `config` is the config
     event, which a rotated trace needs again. `patches` makes the wrappers, where they need more around them (a live server's are guarded).
@@ -43,6 +44,8 @@ class SchedulerRecorder:
         self._requests = RequestRecorder(self._recording, self._blocks, features)
         self._steps = StepRecorder(self._recording, self._blocks, self._requests, counts_stale=features.counts_stale)
         self._transfers = TransferRecorder(self._recording)
+        if self._blocks.cache.cached:
+            sink(self.state())
 
     # ---- what a connector tells --------------------------------------------------------------------------------------
 

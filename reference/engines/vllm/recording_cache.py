@@ -9,10 +9,13 @@ from settled.reference.engines.vllm.recording_live import Recording
 
 
 class CacheRecorder:
-    """Follows the hashes of blocks. `cached` has the entries of each block, for a trace that begins in mid-run."""
+    """Follows the hashes of blocks. `cached` has the entries of each block, for a trace that begins in mid-run. What was cached before the
+    recorder came has an entry without tokens: nothing tells which those were."""
 
     def __init__(self, recording: Recording, pool: Any) -> None:
-        self.cached: dict[int, list[CacheEntry]] = {}
+        self.cached: dict[int, list[CacheEntry]] = {
+            block.block_id: [CacheEntry(block=block.block_id)] for block in pool.blocks if block.block_hash is not None
+        }
         self._recording = recording
         self._pool = pool
         self._evicted: list[CacheEntry] | None = None  # while the pool hands out blocks: what it evicts for that

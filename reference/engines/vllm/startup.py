@@ -81,7 +81,7 @@ def _make_parts(setup: EngineSetup, vllm_config: Any, kv_cache_config: Any, rele
         sizes=sizes,
         structured_output_manager=StructuredOutputManager(vllm_config),
         hasher=hasher,
-        max_in_flight_steps=_max_concurrent_batches(vllm_config, release),
+        max_in_flight_steps=max_concurrent_batches(vllm_config, release),
     )
 
 
@@ -238,7 +238,7 @@ def _request_block_hasher(hash_block_size: int, vllm_config: Any, release: Relea
     return hasher
 
 
-def _max_concurrent_batches(vllm_config: Any, release: Release) -> int:
+def max_concurrent_batches(vllm_config: Any, release: Release) -> int:
     """Steps that the engine core keeps in flight at most."""
     if release.has("depth_on_config"):
         return int(vllm_config.max_concurrent_batches)

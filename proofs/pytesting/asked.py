@@ -1,0 +1,84 @@
+"""What a test is judged by: its marker, then the command line, then the configuration file."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import pytest
+
+from settled.model.properties import Contract, Property
+
+PIPE_COLUMNS = 160  # as reports of `settled` are wide where there is no terminal
+E_COLUMNS = 4  # pytest's margin before each line of an error
+TRACES = "settled-traces"
+_OPTIONS = ("contract", "properties")
+
+_Name = TypeVar("_Name", bound=StrEnum)
+
+
+class WrongNameError(ValueError):
+    """A marker or option names no contract or property; the message says what is expected."""
+
+
+class Asked(NamedTuple):
+    """`contract`: None for the one that follows from the configuration. `folder`: where traces of failed tests go. `test`: the test's id.
+
+    `columns`: how wide pictures are at most.
+    """
+
+    contract: Contract | None
+    properties: tuple[Property, ...]
+    folder: Path
+    test: str
+    columns: int
+
+
+def asked_of_session(config: pytest.Config) -> tuple[Contract | None, tuple[Property, ...]]:
+    """What options and configuration say. Raises WrongNameError."""
+    contract = config.option.settled_contract or config.getini("settled_contract")
+    properties = config.option.settled_properties or config.getini("settled_properties")
+    return _contract(contract, "settled contract"), _properties(properties, "settled property")
+
+
+def asked_of(item: pytest.Item, *, columns: int | None = None) -> Asked:
+    """For one test. `columns`: how wide the terminal is, if another process knows it. Raises WrongNameError."""
+    contract, properties = asked_of_session(item.config)
+    for mark in reversed(list(item.iter_markers("settled"))):  # the closest comes last, and goes before the others
+        if mark.args or not set(mark.kwargs) <= set(_OPTIONS):
+            given = ", ".join([*map(repr, mark.args), *mark.kwargs])
+            raise WrongNameError(f"marker settled: expected contract=NAME and properties=[NAME, ...], not {given}")
+        contract = _contract(mark.kwargs.get("contract"), "marker settled, contract") or contract
+        given_properties = mark.kwargs.get("properties")
+        if given_properties is not None:
+            properties = _properties(given_properties, "marker settled, properties")
+    width = columns or shutil.get_terminal_size((PIPE_COLUMNS, 0)).columns
+    return Asked(contract, properties, _folder(item.config), item.nodeid, width - E_COLUMNS)
+
+
+def _contract(name: str | None, where: str) -> Contract | None:
+    return _member(Contract, name, where) if name else None
+
+
+def _properties(names: Iterable[str], where: str) -> tuple[Property, ...]:
+    """All if none is named."""
+    if isinstance(names, str):
+        raise WrongNameError(f"{where}: expected a list of names, not {names!r}")
+    return tuple([_member(Property, name, where) for name in names]) or tuple(Property)
+
+
+def _member(kind: type[_Name], name: Any, where: str) -> _Name:
+    try:
+        return kind(name)
+    except ValueError:
+        raise WrongNameError(f"{where}: {name!r} is none; expected one of {', '.join(kind)}") from None
+
+
+def _folder(config: pytest.Config) -> Path:
+    """The command line counts from where pytest was called, the configuration from the root directory."""
+    if config.option.settled_traces:
+        return config.invocation_params.dir / str(config.option.settled_traces)
+    return config.rootpath / str(config.getini("settled_traces") or TRACES)

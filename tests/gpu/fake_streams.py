@@ -1,0 +1,151 @@
+"""The streams of the fake device: a thread for each, a launch queue with an end, and what stands in for torch.cuda."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from settled.reference.device.cuda.spin import SpinKernels
+
+if TYPE_CHECKING:
+    from fake_device import FakeGpu
+
+CONTEXT = 0xC0DE
+
+
+class ClosedError(Exception):
+    """The fake is done with; its threads end."""
+
+
+class _Queue:
+    """Work in order, in a thread of its own: a connection to the device."""
+
+    def __init__(self, gpu: FakeGpu) -> None:
+        self.gpu = gpu
+        self.commands: deque[tuple[FakeStream, Callable[[], None]]] = deque()
+        self.thread = threading.Thread(target=self._work, daemon=True)
+        self.thread.start()
+
+    def put(self, stream: FakeStream, command: Callable[[], None]) -> None:
+        """Waits, for ever if need be, while the queue is full."""
+        changed = self.gpu.changed
+        with changed:
+            self.gpu.blocked += len(self.commands) >= self.gpu.queue_length
+            changed.wait_for(lambda: len(self.commands) < self.gpu.queue_length or self.gpu.is_closed)
+            stream.enqueued += 1
+            self.commands.append((stream, command))
+            changed.notify_all()
+
+    def _work(self) -> None:
+        changed = self.gpu.changed
+        while True:
+            with changed:
+                changed.wait_for(lambda: bool(self.commands) or self.gpu.is_closed)
+                if self.gpu.is_closed:
+                    return
+                stream, command = self.commands[0]
+            try:
+                if self.gpu.failure is None:
+                    command()
+            except ClosedError:
+                return
+            except BaseException as error:
+                self.gpu.failure = error
+            with changed:
+                self.commands.popleft()
+                stream.ended += 1
+                changed.notify_all()
+
+
+@dataclass(eq=False)
+class FakeStream:
+    cuda_stream: int
+    queue: _Queue
+    enqueued: int = 0
+    ended: int = 0
+
+
+class FakeCuda:
+    """What stands in for the module torch.cuda. 32 streams are handed out in turn, as torch does."""
+
+    def __init__(self, gpu: FakeGpu) -> None:
+        self.gpu = gpu
+        self._current = threading.local()
+        self._given = 0
+
+    def is_available(self) -> bool:
+        self.gpu.has_started = True
+        return self.gpu.is_available
+
+    def current_device(self) -> int:
+        return 0
+
+    def Stream(self) -> FakeStream:  # noqa: N802 (torch's name)
+        self.gpu.has_started = True
+        self.gpu.contexts.current = CONTEXT
+        pool = self.gpu.streams
+        if len(pool) < self.gpu.stream_pool:
+            queue = pool[0].queue if pool and self.gpu.shares_queue else _Queue(self.gpu)
+            pool.append(FakeStream(0x1000 + len(pool), queue))
+        self._given += 1
+        return pool[(self._given - 1) % self.gpu.stream_pool]
+
+    @contextmanager
+    def stream(self, stream: FakeStream) -> Iterator[None]:
+        before = self.current_stream()
+        self._current.stream = stream
+        try:
+            yield
+        finally:
+            self._current.stream = before
+
+    def current_stream(self) -> FakeStream | None:
+        stream: FakeStream | None = getattr(self._current, "stream", None)
+        return stream
+
+    def synchronize(self) -> None:
+        assert self.gpu.settled(), "the device does not end its work"
+
+    def _sleep(self, cycles: int) -> None:
+        if self.gpu.loads_lazily:
+            self.gpu.settled()
+            self.gpu.loads_lazily = False
+        self.put(lambda: time.sleep(cycles / self.gpu.cycles_per_second))
+
+    def put(self, command: Callable[[], None]) -> None:
+        """On the current stream."""
+        stream = self.current_stream()
+        assert stream is not None, "work for the default stream"
+        stream.queue.put(stream, command)
+
+
+class FakeSpin(SpinKernels):
+    """The spin kernels as a device runs them: beside everything else."""
+
+    def __init__(self, gpu: FakeGpu) -> None:
+        self.gpu = gpu
+
+    def wait(self, words: Tensor, index: int, value: int, bounds: Tensor, looks: int) -> None:
+        def kernel() -> None:
+            deadline = time.monotonic() + looks * self.gpu.seconds_a_look
+            while int(words[index]) < value:
+                if time.monotonic() > deadline:
+                    bounds[index] = value
+                    return
+                self.gpu.pause()
+
+        how = {"works": kernel, "never closed": lambda: None, "hangs": lambda: self.gpu.hold(lambda: False)}
+        self.gpu.cuda.put(how[self.gpu.spin])
+
+    def post(self, words: Tensor, index: int, value: int) -> None:
+        def kernel() -> None:
+            words[index] = value
+
+        self.gpu.cuda.put(kernel)

@@ -1,0 +1,407 @@
+"""The pytest plugin, used by tests in a folder of their own, on the reference engine."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from settled.model.trace_io import read_trace
+from settled.proofs.cli.main import cli
+from settled.proofs.pytesting import watch
+from settled.proofs.pytesting.asked import Asked
+from settled.proofs.pytesting.keeping import name_of
+from settled.reference import engine
+from settled.reference.engines.vllm import attaching
+
+pytest_plugins = ("pytester",)
+
+# Imported here, and so kept from one inner run to the next: each would import them anew.
+KEPT = (watch, engine, Asked)
+
+PLUGIN = ("-p", "no:settled", "-p", "settled.proofs.pytest_plugin", "-p", "no:cacheprovider")  # installed or not
+CHEAP = (
+    "-p",
+    "no:hypothesispytest",
+    "-p",
+    "no:unraisableexception",
+    "--assert",
+    "plain",
+)  # else each inner run collects all garbage and rewrites its tests
+
+DRIVER = """
+import pytest
+from settled.model.disciplines import DISCIPLINES
+from settled.model.specs import SlidingWindowSpec
+from settled.reference.config import EngineConfig
+from settled.reference.engine import Engine
+
+WINDOW = SlidingWindowSpec(block_size=4, window=4)
+
+def serve(sink, discipline, *, groups=(WINDOW,)):
+    config = EngineConfig(
+        groups=groups, num_blocks=40, max_num_batched_tokens=16, max_model_len=64, max_in_flight_steps=2,
+        discipline=DISCIPLINES[discipline],
+    )
+    engine = Engine(config, sink)
+    engine.add_request("r", tuple(range(10)), max_tokens=12)
+    while not engine.is_idle:
+        while len(engine.unprocessed) < 2 and engine.scheduler.requests and engine.schedule() is not None:
+            pass
+        engine.process()
+    return engine
+"""
+
+
+def run(pytester: pytest.Pytester, tests: str, *options: str) -> pytest.RunResult:
+    pytester.makepyfile(driver=DRIVER)
+    pytester.makepyfile(test_mine="from driver import *\n\n" + tests)
+    return pytester.runpytest_inprocess(*PLUGIN, *CHEAP, *options)
+
+
+WRONG = """
+@pytest.mark.settled(contract="settled")
+def test_windows(settled):
+    serve(settled.sink(), "optimistic")
+    pytest.exit("the engine went on after the violation")
+"""
+
+
+def test_the_first_violation_fails_the_test_with_its_picture_and_a_trace(pytester: pytest.Pytester) -> None:
+    result = run(pytester, WRONG)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            '>*serve(settled.sink(), "optimistic")',
+            "E*Failed: settled: read_resident is violated under settled (freed[[]window[]])",
+            "E*settled.reference, line 5: step 0 of request r reads tokens 0 to 3 *",
+            "E*4 step 0: schedule [[]0, 10)*wwww wwww ww*",
+            "E*5 step 0 needs*!!!!*",
+            "E*trace: settled-traces/test_mine.test_windows.ndjson",
+            "E*page:  settled-traces/test_mine.test_windows.html",
+            "settled: 1 watched: 1 violated",
+            "FAILED test_mine.py::test_windows - Failed: settled: read_resident*",
+        ]
+    )
+    result.stdout.no_fnmatch_line("*recorder.py:*")  # from the test through the engine to where it lost the block, and no further
+    result.stdout.no_fnmatch_line("*in _feed*")
+
+
+def test_the_commands_it_names_show_the_same_violation(pytester: pytest.Pytester) -> None:
+    commands = re.findall(r"^E +(?:again: )?settled (.*)$", run(pytester, WRONG).stdout.str(), re.MULTILINE)
+    assert [command.split()[0] for command in commands] == ["check", "show"]
+    for command in commands:
+        shown = CliRunner().invoke(cli, shlex.split(command))
+        assert shown.exit_code == 1
+        assert "step 0 of request r reads tokens 0 to 3" in shown.output
+    with Path("settled-traces/test_mine.test_windows.ndjson").open("rb") as lines:
+        assert max(line for line, _ in read_trace(lines)) == 5
+    page = Path("settled-traces/test_mine.test_windows.html").read_text(encoding="utf-8")
+    assert "step 0 of request r reads tokens 0 to 3" in page
+
+
+def test_a_right_engine_passes_and_leaves_nothing(pytester: pytest.Pytester) -> None:
+    result = run(pytester, 'def test_windows(settled):\n    serve(settled.sink(), "settled")')
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["settled: 1 watched: 1 holds"])
+    assert not Path("settled-traces").exists()
+
+
+def test_tests_that_do_not_use_it_hear_nothing_of_it(pytester: pytest.Pytester) -> None:
+    result = run(pytester, "def test_plain(): pass")
+    result.assert_outcomes(passed=1)
+    assert "settled" not in result.stdout.str()
+
+
+SWALLOWED = """
+@pytest.mark.settled(contract="settled")
+def test_{name}(settled):
+    try:
+        serve(settled.sink(), "optimistic")
+    except BaseException:
+        {ending}
+"""
+ENDINGS = {"return": "return", "raise": 'raise ValueError("the engine is gone")', "assert": "assert False", "skip": "pytest.skip()"}
+
+
+def test_a_violation_that_something_swallows_fails_all_the_same(pytester: pytest.Pytester) -> None:
+    result = run(pytester, "".join(SWALLOWED.format(name=name, ending=ending) for name, ending in ENDINGS.items()))
+    result.assert_outcomes(failed=4)
+    result.stdout.fnmatch_lines(["settled: 4 watched: 4 violated", "FAILED *_return - Failed: settled: read_resident*"])
+    assert len(re.findall(r"^E +Failed: settled: read_resident is violated under settled", result.stdout.str(), re.MULTILINE)) == 4
+
+
+def test_events_after_a_swallowed_violation_are_not_judged(pytester: pytest.Pytester) -> None:
+    body = """
+@pytest.mark.settled(contract="settled")
+def test_windows(settled):
+    with pytest.raises(pytest.fail.Exception):
+        serve(settled.sink(), "optimistic")
+    serve(settled.sink(), "optimistic")
+    open("went-on", "w").close()
+"""
+    result = run(pytester, body)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["E*Failed: settled: read_resident is violated under settled*"])
+    assert Path("went-on").exists()
+
+
+def test_a_fixture_that_breaks_at_the_end_is_told_as_it_is(pytester: pytest.Pytester) -> None:
+    body = """
+@pytest.fixture
+def broken():
+    yield
+    raise RuntimeError("broken")
+
+def test_windows(broken, settled):
+    serve(settled.sink(), "settled")
+"""
+    result = run(pytester, body)
+    result.assert_outcomes(passed=1, errors=1)
+    result.stdout.fnmatch_lines(["E*RuntimeError: broken", "settled: 1 watched: 1 holds"])
+
+
+def test_an_expected_violation_is_an_expected_failure(pytester: pytest.Pytester) -> None:
+    run(pytester, "@pytest.mark.xfail(strict=True)" + WRONG).assert_outcomes(xfailed=1)
+
+
+@pytest.mark.parametrize("body", ["pass", "settled.sink()"])
+def test_watching_nothing_is_no_success(pytester: pytest.Pytester, body: str) -> None:
+    result = run(pytester, f"def test_windows(settled):\n    {body}")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*settled: the test asked for the fixture and attached nothing*"])
+
+
+def test_judging_nothing_is_no_success(pytester: pytest.Pytester) -> None:
+    body = """
+def test_windows(settled):
+    Engine(EngineConfig(groups=(WINDOW,), num_blocks=40, max_model_len=64), settled.sink())
+"""
+    result = run(pytester, body, "-W", "default")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*settled: nothing was judged: *the trace has no requests in steps*"])
+
+
+def test_what_is_judged_in_part_warns(pytester: pytest.Pytester) -> None:
+    body = """
+from dataclasses import replace
+from settled.model.events import Config
+from settled.model.specs import CustomSpec, FullAttentionSpec
+
+def test_windows(settled):
+    sink = settled.sink()
+    def as_if_custom(event):
+        if isinstance(event, Config):
+            event = replace(event, groups=(event.groups[0], CustomSpec(block_size=4, name="mine")))
+        sink(event)
+    serve(as_if_custom, "settled", groups=(WINDOW, FullAttentionSpec(block_size=4)))
+"""
+    result = run(pytester, body, "-W", "default")
+    result.assert_outcomes(passed=1, warnings=1)
+    result.stdout.fnmatch_lines(["*PartlyJudgedWarning: *group 1 (custom) is not modelled", "settled: 1 watched: 1 unknown"])
+    run(pytester, body, "-W", "error").assert_outcomes(failed=1)
+
+
+@pytest.mark.parametrize(
+    ("feed", "complaint"),
+    [
+        ("End(idle=True)", "engine 1:1: the first event must be config, not end"),
+        ("config, Preempt(request='nobody')", "engine 1:2: preempt: *nobody*"),
+    ],
+)
+def test_events_that_cannot_be_fail_the_test(pytester: pytest.Pytester, feed: str, complaint: str) -> None:
+    body = f"""
+from settled.model.events import *
+
+def test_windows(settled):
+    kept = []
+    Engine(EngineConfig(groups=(WINDOW,), num_blocks=40, max_model_len=64), kept.append)
+    config, sink = kept[0], settled.sink()
+    for event in ({feed},):
+        sink(event)
+"""
+    result = run(pytester, body)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines([f"E*settled: the engine emits what cannot be: {complaint}"])
+
+
+def test_a_test_that_fails_otherwise_keeps_its_traces(pytester: pytest.Pytester) -> None:
+    body = """
+@pytest.mark.parametrize("name", ["a/b", "a b"])
+def test_windows(settled, name):
+    serve(settled.sink(), "settled")
+    serve(settled.sink(), "settled")
+    assert name == "c"
+"""
+    result = run(pytester, body, "--settled-traces", "kept")
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(["*- settled -*", "settled.reference: * events, nothing violated under stream_order", "trace: kept/*"])
+    assert sorted(path.suffix for path in Path("kept").iterdir()) == [".html"] * 4 + [".ndjson"] * 4
+    for path in Path("kept").glob("*.ndjson"):
+        assert CliRunner().invoke(cli, ["check", str(path)]).exit_code == 3, "the test failed before the trace had an end"
+
+
+def test_a_folder_that_cannot_be_written_hides_no_violation(pytester: pytest.Pytester) -> None:
+    Path("occupied").write_text("a file")
+    result = run(pytester, WRONG, "--settled-traces", "occupied")
+    result.stdout.fnmatch_lines(["E*Failed: settled: read_resident is violated*", "E*the trace is not kept: *occupied*: *"])
+
+
+# ---- contract and properties -------------------------------------------------------------------------------------------------------
+
+
+PLAIN = 'def test_windows(settled):\n    serve(settled.sink(), "optimistic")\n'
+MARKERS = {
+    "no_marker": "",
+    "settled": 'contract="settled"',
+    "stream_order": 'contract="stream_order"',
+    "owner": 'properties=["single_owner"]',
+    "both": 'contract="settled", properties=["single_owner", "read_resident"]',
+}
+CONTRACT = "[pytest]\nsettled_contract = settled\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "ini", "failed"),
+    [
+        ([], "[pytest]", {"settled", "both"}),  # the default without a KV consumer is the order of the stream
+        (["--settled-contract", "settled"], "[pytest]", {"no_marker", "settled", "both"}),
+        ([], CONTRACT, {"no_marker", "settled", "both"}),
+        (["--settled-contract", "stream_order"], CONTRACT, {"settled", "both"}),
+        (["--settled-property", "single_owner", "--settled-property", "held_bounded"], CONTRACT, {"both"}),
+        ([], CONTRACT + "settled_properties = single_owner held_bounded", {"both"}),
+    ],
+)
+def test_markers_go_before_options_and_options_before_configuration(
+    pytester: pytest.Pytester, options: list[str], ini: str, failed: set[str]
+) -> None:
+    pytester.makeini(ini)
+    tests = [f"@pytest.mark.settled({marker})\n{PLAIN}".replace("windows", name) for name, marker in MARKERS.items()]
+    result = run(pytester, "\n".join(tests), *options)
+    result.assert_outcomes(failed=len(failed), passed=len(MARKERS) - len(failed))
+    assert set(re.findall(r"^FAILED test_mine.py::test_(\w+)", result.stdout.str(), re.MULTILINE)) == failed
+
+
+def test_the_closest_marker_counts(pytester: pytest.Pytester) -> None:
+    body = f"""
+pytestmark = pytest.mark.settled(contract="settled", properties=["single_owner"])
+
+def test_plain(): pass
+
+@pytest.mark.settled(properties=["read_resident"])
+{PLAIN}
+"""
+    run(pytester, body).assert_outcomes(failed=1, passed=1)
+
+
+COMPLAINTS = {
+    'contract="strict"': "contract: 'strict' is none; expected one of settled, stream_order, event",
+    'properties=["resident"]': "properties: 'resident' is none; expected one of read_resident, ",
+    'properties="read_resident"': "properties: expected a list of names, not 'read_resident'",
+    'contracts="settled"': "expected contract=NAME and properties=[NAME, ...], not contracts",
+    '"settled"': "expected contract=NAME and properties=[NAME, ...], not 'settled'",
+}
+
+
+def test_a_wrong_marker_is_an_error(pytester: pytest.Pytester) -> None:
+    tests = [f"@pytest.mark.settled({marker})\n{PLAIN}".replace("windows", str(number)) for number, marker in enumerate(COMPLAINTS)]
+    result = run(pytester, "\n".join(tests))
+    result.assert_outcomes(errors=len(COMPLAINTS))
+    for complaint in COMPLAINTS.values():
+        assert complaint in result.stdout.str()
+
+
+def test_a_marker_without_the_fixture_is_an_error(pytester: pytest.Pytester) -> None:
+    result = run(pytester, "@pytest.mark.settled\ndef test_plain(): pass")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*marked 'settled' and does not use the fixture 'settled'*"])
+
+
+@pytest.mark.parametrize("option", [("--settled-contract", "strict"), ("--settled-property", "resident")])
+def test_a_wrong_option_ends_pytest_before_any_test(pytester: pytest.Pytester, option: tuple[str, str]) -> None:
+    result = run(pytester, PLAIN, *option)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"ERROR: settled *: '{option[1]}' is none; expected one of *"])
+
+
+def test_a_wrong_configuration_does_so_too(pytester: pytest.Pytester) -> None:
+    pytester.makeini("[pytest]\nsettled_properties = resident\n")
+    assert run(pytester, "def test_plain(): pass").ret == pytest.ExitCode.USAGE_ERROR
+
+
+# ---- names, other reports, other processes -----------------------------------------------------------------------------------------
+
+
+IDS = [
+    "tests/test_a.py::test_b",
+    "tests/test_a.py::TestC::test_b",
+    "tests/test_a.py::test_b[x]",
+    "tests/test_a.py::test_b[x/y]",
+    "tests/test_a.py::test_b[x y]",
+    "tests/test_a.py::test_b[x.y]",
+    "tests/test.a.py::test_b",
+    "tests/test_a.py::test_b[" + "x" * 400 + "]",
+    "tests/test_a.py::test_b[" + "x" * 401 + "]",
+    "tests/test_a.py::test_b[../../../etc/passwd]",
+    "tests/test_a.py::test_ß[é]",
+]
+
+
+def test_every_test_has_a_file_name_of_its_own() -> None:
+    names = [name_of(test, number) for test in IDS for number in (1, 2)]
+    assert len(set(names)) == len(names)
+    assert all(re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name) and len(name) < 200 for name in names), names
+    assert name_of(IDS[1], 1) == "tests.test_a.TestC.test_b"
+
+
+def test_the_verdict_is_in_junit_files(pytester: pytest.Pytester) -> None:
+    run(pytester, WRONG + "\n" + PLAIN.replace("windows", "others"), "--junitxml", "junit.xml")
+    text = Path("junit.xml").read_text(encoding="utf-8")
+    assert re.findall(r'name="settled_verdict" value="(\w+)"', text) == ["violated", "holds"]
+
+
+@pytest.mark.slow
+def test_workers_of_xdist_judge_and_keep_each_its_own(pytester: pytest.Pytester) -> None:
+    body = """
+@pytest.mark.settled(contract="settled")
+@pytest.mark.parametrize("number", range(6))
+def test_windows(settled, number):
+    serve(settled.sink(), "settled" if number % 2 else "optimistic")
+"""
+    result = run(pytester, body)
+    pytester.makepyfile(driver=DRIVER)
+    alone = {path.name: path.read_bytes() for path in Path("settled-traces").iterdir()}
+    beside = pytester.runpytest_subprocess(*PLUGIN, "-n", "2", "--settled-traces", "beside")
+    for each in (result, beside):
+        each.assert_outcomes(failed=3, passed=3)
+        each.stdout.fnmatch_lines(["settled: 6 watched: 3 holds, 3 violated"])
+        assert each.stdout.str().count("settled: 6 watched") == 1
+    assert len(alone) == 6
+    assert {path.name: path.read_bytes() for path in Path("beside").iterdir()} == alone
+
+
+# ---- attaching -----------------------------------------------------------------------------------------------------------------------
+
+
+class Client:
+    """As a front end has it whose engine core runs in another process."""
+
+
+class FrontEnd:
+    def __init__(self) -> None:
+        self.engine_core = Client()
+
+
+@pytest.mark.parametrize(
+    ("make", "complaint"),
+    [
+        (FrontEnd, "runs in another process, where a test cannot see it: set VLLM_ENABLE_V1_MULTIPROCESSING=0"),
+        (Client, "cannot attach to a"),
+    ],
+)
+def test_only_an_engine_that_can_be_seen_is_attached_to(make: type, complaint: str) -> None:
+    with pytest.raises(TypeError, match=complaint):
+        attaching.scheduler_and_config(make())

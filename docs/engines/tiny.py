@@ -144,8 +144,8 @@ class TinyEngine:
         for index in indices:
             request.table[index] = ev.NULL_BLOCK
         self.free.extend(blocks)
-        gone = {"request": request.request_id, "group": 0, "cause": cause}
-        self.emit(ev.Release(**gone, indices=tuple(indices), blocks=blocks, freed=blocks))
+        name, gone = request.request_id, tuple(indices)
+        self.emit(ev.Release(request=name, group=0, indices=gone, blocks=blocks, cause=cause, freed=blocks))
 
     # ---- inspection --------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,20 @@ from pathlib import Path
 
 import documents
 import pytest
-from documents import DOCUMENTS, ROOT, Block, Shown, all_blocks, is_current, is_slow, needs_engines, printed_by, renewed
+from documents import (
+    DOCUMENTS,
+    ROOT,
+    RUN_HERE,
+    Block,
+    Shown,
+    all_blocks,
+    blocks_of,
+    is_current,
+    is_slow,
+    needs_engines,
+    printed_by,
+    renewed,
+)
 
 from settled.proofs.cli.main import COMMANDS, cli
 
@@ -30,7 +43,9 @@ ELSEWHERE = {
     "python tests/cli/transcripts.py --write": "tests/cli/test_transcripts.py",
     "python -m ": ".ci/run",
     ".ci/run": ".ci/run",
-    "pytest": ".ci/run",
+    "pytest -q --tb=short": "tests/engines/test_pytest_plugin.py",
+    "pytest -m ": ".ci/run",
+    "pytest -n 0 ": ".ci/run",
     "ruff ": ".ci/run",
     "mypy ": ".ci/run",
     "lint-imports": ".ci/run",
@@ -57,7 +72,9 @@ def test_every_document_of_the_reader_shows_something() -> None:
 
 def _other_commands(document: Path) -> list[str]:
     """Lines of other code blocks, fenced or indented, that begin as a command does."""
-    text = re.sub(r"^```(console|python|text)\n.*?^```$", "", document.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(
+        r"^```(console|python|text|yaml|ini|toml)\n.*?^```$", "", document.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
+    )
     fenced = [line for block in re.findall(r"^```\w*\n(.*?)^```$", text, re.MULTILINE | re.DOTALL) for line in block.splitlines()]
     indented = re.findall(r"^    (\S.*)$", re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
     return [line.split("  #")[0].strip() for line in (*fenced, *indented) if line.strip()]
@@ -65,7 +82,8 @@ def _other_commands(document: Path) -> list[str]:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)
 def test_a_command_that_is_not_run_here_is_run_elsewhere(document: Path) -> None:
-    for line in _other_commands(document):
+    shown = [command for block in blocks_of(document) for command in block.commands if not command.startswith(RUN_HERE)]
+    for line in (*_other_commands(document), *shown):
         (where,) = {file for begin, file in ELSEWHERE.items() if line.startswith(begin)} or {f"nowhere: {line}"}
         assert (ROOT / where).is_file(), where
 

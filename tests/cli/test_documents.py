@@ -101,6 +101,24 @@ def test_a_command_in_a_sentence_exists_with_its_options(document: Path) -> None
         assert {word for word in words if word.startswith("--")} <= known, line
 
 
+# ---- links ------------------------------------------------------------------------------------------------------------
+
+
+def _anchors(document: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", document.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)
+def test_a_link_leads_somewhere(document: Path) -> None:
+    text = re.sub(r"^```.*?^```$", "", document.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    for link in re.findall(r"\]\((?!https?:)([^)\s]+)\)", text):
+        path, _, anchor = link.partition("#")
+        target = (document.parent / path).resolve() if path else document
+        assert target.exists(), link
+        assert not anchor or anchor in _anchors(target), link
+
+
 # ---- rewriting -------------------------------------------------------------------------------------------------------
 
 

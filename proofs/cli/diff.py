@@ -11,13 +11,13 @@ import click
 from settled.model.properties import Contract
 
 EXIT_BAD_INPUT = 2
-WORKLOADS_DEFAULT = 100
+WORKLOADS_DEFAULT = {"cpu": 100, "cuda": 3}
 
 
 @click.command()
 @click.argument("rows", nargs=-1, metavar="[ROW]...")
-@click.option("--device", type=click.Choice(["cpu"]), default="cpu", show_default=True, help="Where the buffers are.")
-@click.option("--workloads", type=click.IntRange(min=1), default=WORKLOADS_DEFAULT, show_default=True, help="Of each row.")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where the buffers are.")
+@click.option("--workloads", type=click.IntRange(min=1), help="Of each row.  [default: 100, on a CUDA device 3]")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the first workload.")
 @click.option("--tags-only", is_flag=True, help="Compare what is read, and compute no attention output.")
 @click.option("--exhaustive", is_flag=True, help="Every order of small logs, against what the detector says of them.")
@@ -39,7 +39,7 @@ WORKLOADS_DEFAULT = 100
 def diff(
     rows: tuple[str, ...],
     device: str,
-    workloads: int,
+    workloads: int | None,
     seed: int,
     tags_only: bool,
     exhaustive: bool,
@@ -54,6 +54,8 @@ def diff(
     must be clean in every order, outputs bit-identical to contiguous memory; broken ones must show their fault. Exit code 0: each row is
     as it must be. 1: one is not. 2: bad input, or torch is missing. 3: too few workloads to show a fault that must show.
 
+    With --device cuda each workload also runs on the device, in natural timing and in the orders that the CPU tries: digests, counts and
+    first wrong positions must be the CPU's, garbled or not, and right outputs bit-identical to contiguous memory on the device.
     With --trace: 0 if nothing races and nothing is read wrong in any order that is tried, 1 otherwise.
     With --exhaustive nothing may be garbled in some orders only without a race (1), and every kind of race must garble something (3).
     """
@@ -63,6 +65,8 @@ def diff(
         raise click.UsageError("--exhaustive compares tags alone in any case: leave --tags-only out")
     if (contract is not None or log_path is not None) and path is None:
         raise click.UsageError("--contract and --op-log go with --trace")
+    if device == "cuda" and (path is not None or exhaustive or tags_only):
+        raise click.UsageError("--device cuda goes with rows alone: give no --trace, no --exhaustive, no --tags-only")
     if not exhaustive and find_spec("torch") is None:
         click.echo("settled diff: the buffers need torch; pip install 'settled[device]'", err=True)
         sys.exit(EXIT_BAD_INPUT)
@@ -72,6 +76,7 @@ def diff(
         sys.exit(on_buffers.run(path, Contract(contract) if contract else None, seed=seed, log_path=log_path, as_json=as_json))
     from settled.proofs.differential.rows import ROWS
 
+    workloads = workloads or WORKLOADS_DEFAULT[device]
     wanted = [row for row in ROWS if not rows or any(row.name == each or each in row.name.split("/") for each in rows)]
     for each in rows:
         if not any(row.name == each or each in row.name.split("/") for row in ROWS):
@@ -80,6 +85,17 @@ def diff(
         from settled.proofs.report import crossing
 
         sys.exit(crossing.run(wanted, logs=workloads, seed=seed, as_json=as_json))
+    if device == "cuda":
+        from settled.reference.device.cuda.absence import why_absent
+
+        missing = why_absent()
+        if missing:
+            hint = "pip install 'settled[device]'" if missing.endswith("not installed") else "--device cpu needs none"
+            click.echo(f"settled diff: no CUDA device: {missing}; {hint}", err=True)
+            sys.exit(EXIT_BAD_INPUT)
+        from settled.proofs.report import on_device
+
+        sys.exit(on_device.run(wanted, workloads=workloads, seed=seed, as_json=as_json))
     from settled.proofs.report import differing
 
     sys.exit(differing.run(wanted, workloads=workloads, seed=seed, tags_only=tags_only, as_json=as_json))

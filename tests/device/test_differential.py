@@ -17,11 +17,12 @@ from settled.proofs.cli.main import cli
 from settled.proofs.differential import campaign, one, racing
 from settled.proofs.differential.campaign import Shard, Total, run_shard
 from settled.proofs.differential.families import FAMILIES
-from settled.proofs.differential.one import DIRECTED, ENQUEUED, POISONED, TRANSFERS_FIRST, Outcome, run
+from settled.proofs.differential.one import POISONED, Outcome, run
 from settled.proofs.differential.rows import ROWS, Expected, Row
 from settled.proofs.report import differing
 from settled.reference.device.payload import Numbers
 from settled.reference.device.results import Counts
+from settled.reference.device.trials import ALWAYS_TRIED, DIRECTED, ENQUEUED, TRANSFERS_FIRST
 
 # Seeds that show what the row must; found by `settled diff ROW --json`, and the test fails if they no longer do.
 SHOWING = {
@@ -147,7 +148,7 @@ def test_orders_that_differ_without_a_race_and_poison_without_a_free_are_contrad
     def said(*garbled: str) -> list[str]:
         return list(one._without_a_race(garbled, (), ()))
 
-    assert said() == said(*one.ALWAYS_TRIED) == said(*one.ALWAYS_TRIED, POISONED) == []
+    assert said() == said(*ALWAYS_TRIED) == said(*ALWAYS_TRIED, POISONED) == []
     assert said(ENQUEUED) == ["garbled as enqueued only, and there is no race"]
     assert said(POISONED) == ["garbled by poison, and no free comes too early"]
 

@@ -24,7 +24,7 @@ from settled.proofs.differential.rows import ROWS, Expected, Row
 from settled.reference.device.compiling import compile_log
 from settled.reference.device.log_io import write_log
 from settled.reference.device.lowering import lower
-from settled.reference.device.ops import Launch, LaunchKind, OpLog
+from settled.reference.device.ops import KeysPart, Launch, OpLog, StatesPart, StepWork
 from settled.reference.device.replay import replay
 from settled.reference.device.trials import ENQUEUED, races_of_launches, trials
 from settled.reference.device.worker import RIGHT_WORKER, TOLD_OF_NULLS, Worker
@@ -34,6 +34,7 @@ DATA = Path(__file__).parents[1] / "data"
 OUT = DATA / "gpu"
 SEEDS_MAX = 200  # looked at for a log that shows what its row must
 RIGHT_LOGS, RACING_LOGS = 3, 4
+EVERYTHING, COVERING_SEEDS = "settled/everything", 100
 
 # Rows that are garbled whatever the device does: fault 2 stands for all of them, the others are faults of the scheduler alone. The row of
 # vLLM's own basis frees the same blocks as the first and has the same logs.
@@ -41,7 +42,7 @@ ALWAYS = {"optimistic/told-of-nulls/drafts/stream_order": 3, "optimistic/drafts/
 # Runs with few rows, of (steps, seed), for the interpreter.
 SHORT = {
     "settled/everything": (5, 382),
-    "settled/states/stream_order": (6, 149),
+    "settled/states/stream_order": (4, 86),
     "optimistic/loads": (4, 45),
     "optimistic/told-of-nulls/drafts/stream_order": (5, 232),
 }
@@ -79,9 +80,10 @@ class Entry(NamedTuple):
 def entries() -> Iterator[Entry]:
     for row in ROWS:
         wanted = {Expected.CLEAN: RIGHT_LOGS, Expected.RACES: RACING_LOGS, Expected.FREES: 1}.get(row.expected, ALWAYS.get(row.name, 0))
-        if row.name != "vllm/everything":
+        if row.name == EVERYTHING:
+            yield from _covering(row)
+        elif row.name != "vllm/everything":
             yield from islice(_showing(row), wanted)
-    yield next(entry for entry in _showing(ROWS[0]) if any(type(op) is Launch and op.kind is LaunchKind.COPY for op in entry.log.ops))
     for row in ROWS:
         if row.name in SHORT:
             yield _short(row, *SHORT[row.name])
@@ -90,6 +92,30 @@ def entries() -> Iterator[Entry]:
     for trace, worker, expected in TRACES:
         name = "/".join(filter(None, (trace, "" if worker is RIGHT_WORKER else worker.name)))
         yield Entry(name, "trace", 0, expected, lowered(trace, worker))
+
+
+def _covering(row: Row) -> Iterator[Entry]:
+    """The first logs, and each of the next that has a kind of launch, a kind of group or both sorts of groups where none before had."""
+    seen: set[object] = set()
+    for entry in _showing(row):
+        if entry.seed >= COVERING_SEEDS:
+            return
+        found = facts_of(entry.log)
+        if entry.seed < RIGHT_LOGS or found - seen:
+            yield entry
+        seen |= found
+
+
+def facts_of(log: OpLog) -> set[object]:
+    parts = {type(part) for part in _parts(log)}
+    launches = {op.kind for op in log.ops if type(op) is Launch}
+    return launches | {(spec.kind, getattr(spec, "mode", "")) for spec in log.groups} | ({"keys and states"} if len(parts) > 1 else set())
+
+
+def _parts(log: OpLog) -> Iterator[KeysPart | StatesPart]:
+    for op in log.ops:
+        if type(op) is Launch and isinstance(op.work, StepWork):
+            yield from op.work.parts
 
 
 def lowered(trace: str, worker: Worker) -> OpLog:
@@ -122,6 +148,8 @@ def _showing(row: Row, expected: Expected | None = None, sort: str = "row") -> I
 def is_shown(entry: Entry) -> bool:
     reuses = races_of_launches(entry.log)
     if bool(reuses) is not (entry.expected is Expected.RACES):
+        return False
+    if "/states" in entry.row and not any(isinstance(part, StatesPart) for part in _parts(entry.log)):
         return False
     compiled = compile_log(entry.log)
     wrong = [trial.name for trial in trials(entry.log, reuses, entry.seed) if not replay(compiled, trial.order, limit=0).counts.is_clean]

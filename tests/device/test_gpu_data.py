@@ -8,11 +8,12 @@ from collections import Counter
 
 import gpu_data
 import pytest
-from gpu_data import OUT, contents
+from gpu_data import OUT, contents, facts_of
 
 from settled.proofs.differential.rows import ROWS, Expected
 from settled.reference.device.log_io import read_log
 from settled.reference.device.ops import LaunchKind
+from settled.reference.workload import ALL_KINDS
 
 
 @pytest.fixture(scope="module")
@@ -55,12 +56,19 @@ def test_the_index_shows_what_each_row_must(index: list[dict], expected: Expecte
         assert bool(wrong) is (expected in (Expected.RACES, Expected.ALWAYS))
 
 
-def test_logs_have_every_kind_of_launch(index: list[dict]) -> None:
-    seen: set[LaunchKind] = set()
+def test_logs_have_every_kind_of_launch_and_of_group(index: list[dict]) -> None:
+    seen: set[object] = set()
     for line in index:
         with gzip.open(OUT / line["file"], "rt", encoding="utf-8") as text:
-            seen |= {op.kind for op in read_log(text).ops if hasattr(op, "kind")}
-    assert seen == set(LaunchKind)
+            log = read_log(text)
+        seen |= facts_of(log)
+        assert "/states" not in line["row"] or any(spec.kind == "mamba" for spec in log.groups)
+    kinds = {kind for kind in seen if isinstance(kind, LaunchKind)}
+    assert kinds == set(LaunchKind)
+    assert "keys and states" in seen
+    groups = {fact[0] for fact in seen if isinstance(fact, tuple)}
+    assert groups >= {kind.split()[0] for kind in ALL_KINDS}
+    assert {("mamba", "none"), ("mamba", "align")} <= seen
 
 
 def test_too_few_seeds_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,7 @@ from settled.reference.device.cuda.against_cpu import AgainstCpu, Run
 from settled.reference.device.trials import DIRECTED, TRANSFERS_FIRST, trials
 
 STEP_SECONDS = 1e-3  # about what a forward pass takes
-AT_ONCE, BUSY = 2, 3  # natural runs of a log, with nothing before a step and with the stream kept busy
-DIRECTED_MAX = 4  # races of a log turned round
+AT_ONCE, BUSY = 5, 10  # natural runs of a log, with nothing before a step and with the stream kept busy
 
 
 @dataclass(slots=True)

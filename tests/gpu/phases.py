@@ -23,7 +23,7 @@ PHASES = (
     Phase("differential", "every log in every order", 100, 150),
     Phase("engine_traces", "recordings of vLLM releases", 20, 45),
     Phase("torn_read", "a block overwritten in mid-read", 20, 40),
-    Phase("flex_peer", "FlexAttention over the same memory", 25, 60),
+    Phase("flex_peer", "FlexAttention over the same memory", 15, 70),
     Phase("figures", "bandwidth against measured ceilings", 50, 90),
 )
 """Limits add up to less than 8 minutes, the times that are planned to about 4."""

@@ -20,7 +20,7 @@ if [ "${1:-}" = --dry-run ]; then
 fi
 out=${1:-build/gpu}
 
-reason=$(timeout -k 5 60 "$python" tests/gpu/run_phase.py --missing "${dry[@]}")
+reason=$(timeout -k 5 180 "$python" tests/gpu/run_phase.py --missing "${dry[@]}")
 case $? in
     0) ;;
     3)

@@ -10,15 +10,20 @@ from pathlib import Path
 import differential
 import engine_traces
 import figures
+import flex_peer
 import pytest
+import torch
+import torn_read
 from bench import Bench
 from fake_device import FakeGpu
 from op_logs import Told, index
 from report import Report
 
+from settled.reference.device.compiled import Step
 from settled.reference.device.compiling import compile_log
 from settled.reference.device.cuda.against_cpu import Queued, Run, by_itself
 from settled.reference.device.cuda.runtime import CudaDevice
+from settled.reference.device.numbered import NumberedLog
 from settled.reference.device.ops import OpLog
 from settled.reference.device.replay import replay
 from settled.reference.device.trials import Trial, races_of_launches
@@ -108,6 +113,43 @@ def test_an_index_that_says_something_else_is_found_out(bench: Bench, monkeypatc
     differential.compare(bench, [replace(told, races=7, orders=[each | {"rows_garbled": 99} for each in told.orders])])
     assert "the index says 7" in bench.report.failures[0]
     assert len(bench.report.failures) == 1 + len(told.orders)
+
+
+# ---- a torn read, FlexAttention ------------------------------------------------------------------------------------------
+
+
+def test_a_device_whose_streams_wait_for_each_other_shows_no_torn_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torn_read, "SECONDS", 2.0)
+    with FakeGpu(shares_queue=True) as gpu:
+        bench = Bench(CudaDevice(gpu.platform), Report("torn_read", tmp_path / "told.json"), 60.0, True, gpu.cuda.put, gpu.queued)
+        torn_read.run(bench)
+    said = " ".join(bench.report.failures)
+    assert "unfenced: the load did not end while the kernel stood at its gate" in said
+    assert "unfenced: no torn read: 0 of 128 keys are wrong" in said
+    assert "fenced: the load did not wait" not in said
+
+
+def test_a_fence_that_does_not_hold_is_found_out(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CudaDevice, "wait", lambda device, stream, event: None)
+    torn_read.run(bench)
+    said = bench.report.failures
+    assert said[0] == "fenced: the load did not wait for the kernel"
+    assert said[1].startswith("fenced: 1 of 1 rows garbled")
+    assert len(said) == 2
+
+
+def test_a_peer_that_computes_something_else_is_told(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def zeroes(numbered: NumberedLog, step: Step, *memory: object) -> torch.Tensor:
+        return torch.zeros_like(numbered.steps[step.op].outputs)
+
+    monkeypatch.setattr(flex_peer, "flex_outputs", zeroes)
+    monkeypatch.setattr(flex_peer, "ROWS", (flex_peer.DRY,))
+    monkeypatch.setattr(flex_peer, "index", lambda sort: [told for told in index("short") if told.row == flex_peer.DRY])
+    flex_peer.run(bench)
+    assert bench.report.failures == ["settled_everything-382-short: 5 of 5 rows further than 1e-05 from FlexAttention's"]
+
+
+# ---- figures -------------------------------------------------------------------------------------------------------------
 
 
 def test_figures_are_kept_with_their_ceilings(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

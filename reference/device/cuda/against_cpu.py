@@ -34,6 +34,8 @@ TOLERANCE = 1e-5
 
 NATURAL, IN_ORDER = "natural timing", "one stream"
 DRAIN_SECONDS = 30.0
+RUN_SECONDS, LAUNCH_SECONDS = 10.0, 0.005
+"""Deadlines: of a run, and more for each launch, whose closed gate may be looked at over the bus."""
 
 Launch = Callable[[int], None]
 Queued = Callable[[Launch, OpLog], Launch]
@@ -85,34 +87,35 @@ class AgainstCpu:
         self.launches = Launches(self.compiled, self.numbered, device.torch_device)
         self.first_runs = [Run("contiguous memory", problems=list(self._wrong_over_contiguous())), self._in_order()]
 
-    def natural(self, *, step_seconds: float, seconds: float = 10.0) -> Run:
+    def natural(self, *, step_seconds: float) -> Run:
         """Only the log's own records, waits and host syncs order the work. `step_seconds`: the compute stream is busy before each step."""
         name = f"{NATURAL}, steps of {step_seconds * 1000:g} ms" if step_seconds else NATURAL
-        return self._run(name, None if self.races else self._right, lambda run: self._on_streams(None, step_seconds, seconds))
+        return self._run(name, None if self.races else self._right, lambda run: self._on_streams(None, step_seconds))
 
-    def directed(self, trial: Trial, *, seconds: float = 10.0) -> Run:
+    def directed(self, trial: Trial) -> Run:
         """Exactly that order, by tickets."""
         wanted = replay_outcome(self.compiled, self.numbered, trial.order)
-        return self._run(str(trial), wanted, lambda run: self._directed(run, trial.order, seconds))
+        return self._run(str(trial), wanted, lambda run: self._directed(run, trial.order))
 
     def _in_order(self) -> Run:
         return self._run(IN_ORDER, self._right, lambda run: run_in_order(self.launches, self.device, self.queued))
 
-    def _directed(self, run: Run, order: list[int], seconds: float) -> None:
+    def _directed(self, run: Run, order: list[int]) -> None:
         """CUDA does not know the order that tickets make, and may let a stream wait for another whose gate is closed. Then, from here on,
         nothing is put behind a closed gate, and the run is repeated.
         """
         try:
-            self._on_streams(order, 0.0, seconds)
+            self._on_streams(order)
         except GateTimeoutError:
             if self.device.is_lost or self.device.tickets.ahead == 1:
                 raise
             self.device.tickets.ahead = 1
             run.is_repeated = True
-            self._on_streams(order, 0.0, seconds)
+            self._on_streams(order)
 
-    def _on_streams(self, order: list[int] | None, step_seconds: float, seconds: float) -> None:
+    def _on_streams(self, order: list[int] | None, step_seconds: float = 0.0) -> None:
         self.launches.reset()
+        seconds = RUN_SECONDS + LAUNCH_SECONDS * len(self.log.launches())
         launch = self.queued(self.launches.run, self.log)
         run_on_streams(self.log, launch, device=self.device, order=order, step_seconds=step_seconds, seconds=seconds)
 

@@ -13,14 +13,14 @@ export PYTHONPATH="$PWD/tests/ns${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
 export CUDA_MODULE_LOADING=EAGER CUDA_DEVICE_MAX_CONNECTIONS=32
 unset CUDA_LAUNCH_BLOCKING TRITON_INTERPRET TORCH_ALLOW_TF32_CUBLAS_OVERRIDE
 
-dry=()
+dry=
 if [ "${1:-}" = --dry-run ]; then
-    dry=(--dry-run)
+    dry=--dry-run
     shift
 fi
 out=${1:-build/gpu}
 
-reason=$(timeout -k 5 180 "$python" tests/gpu/run_phase.py --missing "${dry[@]}")
+reason=$(timeout -k 5 180 "$python" tests/gpu/run_phase.py --missing ${dry:+"$dry"})
 case $? in
     0) ;;
     3)
@@ -37,7 +37,7 @@ parts=$(mktemp -d) || exit 1
 trap 'rm -rf "$parts"' EXIT
 
 while read -r phase limit; do
-    timeout -k 10 "$limit" "$python" tests/gpu/run_phase.py "$phase" --out "$parts/$phase.json" "${dry[@]}" </dev/null
+    timeout -k 10 "$limit" "$python" tests/gpu/run_phase.py "$phase" --out "$parts/$phase.json" ${dry:+"$dry"} </dev/null
     echo $? >"$parts/$phase.code"
-done < <("$python" tests/gpu/phases.py "${dry[@]}")
+done < <("$python" tests/gpu/phases.py ${dry:+"$dry"})
 "$python" tests/gpu/summary.py "$parts" "$out"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
+import torch
 from click.testing import CliRunner, Result
 from fake_device import FakeGpu
 from op_logs import index
@@ -15,6 +17,7 @@ from settled.proofs.differential import on_device as differential
 from settled.proofs.differential.on_device import DeviceTotal
 from settled.proofs.differential.rows import ROWS, Expected, Row
 from settled.proofs.report import on_device as report
+from settled.reference.device.cuda import absence
 from settled.reference.device.cuda.against_cpu import Run
 from settled.reference.device.cuda.driver import DriverError
 from settled.reference.device.cuda.runtime import CudaDevice, CudaError
@@ -110,6 +113,61 @@ def test_what_the_device_does_not_do_is_said(arguments: list[str]) -> None:
     result = diff(*arguments)
     assert result.exit_code == 2
     assert "--device cuda goes with rows alone" in result.output
+
+
+def test_a_device_that_differs_ends_with_1_and_its_first_problems(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(rows: Sequence[Row], device: CudaDevice, *, tell: Callable[[DeviceTotal], None], **keywords: object) -> Iterator[DeviceTotal]:
+        total = DeviceTotal(rows[0])
+        total.add(2, True, [WRONG], [("as enqueued", Run("as enqueued", problems=[f"problem {number}" for number in range(5)]))])
+        tell(total)
+        yield total
+
+    monkeypatch.setattr("settled.reference.device.cuda.absence.why_absent", lambda: "")
+    monkeypatch.setattr(report, "compare_on_device", wrong)
+    with FakeGpu() as gpu:
+        monkeypatch.setattr(report, "opened", lambda: (CudaDevice(gpu.platform), gpu.queued))
+        result = diff("settled/loads")
+    assert result.exit_code == 1
+    for words in (
+        "seed 2: problem 0",
+        "seed 2: problem 2",
+        "5 problems in all",
+        "first garbled on the device: seed 2, x: 2 rows, 0 stores",
+        "1 of 1",
+    ):
+        assert words in result.output
+    assert "problem 3" not in result.output
+
+
+def test_the_device_gets_the_workloads_that_the_cpu_gets() -> None:
+    row = next(row for row in ROWS if row.name == "optimistic/told-of-nulls/drafts/stream_order")
+    (told,) = [told for told in index("row") if told.row == row.name and told.seed == 7]
+    assert differential._log(row, 7, differential.STEPS) == told.log()
+
+
+@pytest.mark.parametrize(
+    ("missing", "said"),
+    [
+        ("triton", "triton is not installed"),
+        ("libcuda", "no NVIDIA driver"),
+        ("cuda", "is built without CUDA"),
+        ("device", "torch finds no CUDA device"),
+        ("environment", "CUDA_MODULE_LOADING is 'LAZY'"),
+        ("nothing", ""),
+    ],
+)
+def test_why_there_is_no_device(missing: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_driver() -> None:
+        raise RuntimeError("no NVIDIA driver")
+
+    monkeypatch.setattr(absence, "find_spec", lambda name: None if name == missing else name)
+    monkeypatch.setattr("settled.reference.device.cuda.driver.load_libcuda", no_driver if missing == "libcuda" else lambda: None)
+    monkeypatch.setattr(torch.version, "cuda", None if missing == "cuda" else "13.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: missing == "nothing")
+    monkeypatch.setattr(os, "environ", {"CUDA_MODULE_LOADING": "LAZY"} if missing == "environment" else {})
+    told = absence.why_absent()
+    assert said in told
+    assert bool(told) is (missing != "nothing")
 
 
 def row_of(expected: Expected) -> Row:

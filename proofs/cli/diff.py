@@ -90,7 +90,7 @@ def diff(
 
         missing = why_absent()
         if missing:
-            hint = "pip install 'settled[device]'" if missing.endswith("not installed") else "--device cpu needs none"
+            hint = "pip install 'settled[cuda]'" if missing.endswith("not installed") else "--device cpu needs none"
             click.echo(f"settled diff: no CUDA device: {missing}; {hint}", err=True)
             sys.exit(EXIT_BAD_INPUT)
         from settled.proofs.report import on_device

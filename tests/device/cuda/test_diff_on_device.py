@@ -78,7 +78,7 @@ def test_what_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("settled.reference.device.cuda.absence.why_absent", lambda: "triton is not installed")
     result = diff("settled/loads")
     assert result.exit_code == 2
-    assert "triton is not installed; pip install 'settled[device]'" in result.output
+    assert "triton is not installed; pip install 'settled[cuda]'" in result.output
 
 
 def test_a_device_that_cannot_be_used_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:

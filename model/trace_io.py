@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import fields, is_dataclass, replace
+from difflib import get_close_matches
 from typing import Any, TextIO
 
 import msgspec
@@ -15,12 +16,15 @@ from settled.model.trace_encoding import encode_line
 
 
 class TraceError(ValueError):
-    """A line that is not schema v1: says what is wrong, on which line (counted from 1) of which source."""
+    """A line that is not schema v1: says what is wrong, on which line (counted from 1) of which source.
 
-    def __init__(self, source: str, line: int, message: str) -> None:
+    `hint`: how to mend it, if known.
+    """
+
+    def __init__(self, source: str, line: int, message: str, hint: str = "") -> None:
         message = printable(message)  # it goes to a terminal
         super().__init__(f"{source}:{line}: {message}")
-        self.source, self.line, self.message = source, line, message
+        self.source, self.line, self.message, self.hint = source, line, message, hint
 
 
 def printable(text: str) -> str:
@@ -42,11 +46,13 @@ def read_trace(lines: Iterable[str | bytes], source: str = "<trace>") -> Iterato
         if event is None:
             continue
         if not seen_config and not isinstance(event, Config):
-            raise TraceError(source, number, f"the first event must be config, not {event.name}")
+            hint = "the beginning is missing: a trace is whole from its config line on"
+            raise TraceError(source, number, f"the first event must be config, not {event.name}", hint)
         seen_config = True
         yield number, event
     if not seen_config:
-        raise TraceError(source, number + 1, "the trace is empty: expected a config line")
+        hint = "nothing was recorded: was the engine started with SETTLED_TRACE=FILE, and did a request reach it?"
+        raise TraceError(source, number + 1, "the trace is empty: expected a config line", hint)
 
 
 def decode_line(line: str | bytes, source: str, number: int) -> Event | None:
@@ -75,18 +81,18 @@ def _decode_any(line: str | bytes, source: str, number: int) -> Event | None:
     except RecursionError:
         raise TraceError(source, number, "nested too deeply: expected an event of schema v1") from None
     except (msgspec.DecodeError, UnicodeError) as error:
-        raise TraceError(source, number, _why_no_json(line, str(error))) from None
+        raise TraceError(source, number, _why_no_json(line, str(error)), _hint_for_no_json(line, number)) from None
     if not isinstance(raw, dict):
-        raise TraceError(source, number, f"expected a JSON object, found {type(raw).__name__}")
+        raise TraceError(source, number, f"expected a JSON object, found {type(raw).__name__}", _HINT_SCHEMA)
     name = raw.get("event")
     if not isinstance(name, str):
         found = f"key 'event' is {type(name).__name__}: expected the name of an event" if "event" in raw else "missing key 'event'"
-        raise TraceError(source, number, found)
+        raise TraceError(source, number, found, _HINT_SCHEMA)
     if name.startswith("x_"):
         return None
     cls = EVENT_BY_NAME.get(name)
     if cls is None:
-        raise TraceError(source, number, f"unknown event {name!r}; expected one of {', '.join(EVENT_BY_NAME)}")
+        raise TraceError(source, number, f"unknown event {name!r}; expected one of {', '.join(EVENT_BY_NAME)}", _like(name, EVENT_BY_NAME))
     try:
         if cls is Config:
             return _decode_config(raw)
@@ -94,7 +100,7 @@ def _decode_any(line: str | bytes, source: str, number: int) -> Event | None:
         _check_limits(event)
         return event
     except (msgspec.ValidationError, ValueError) as error:
-        raise TraceError(source, number, f"{name}: {_tidy(str(error))}") from None
+        raise TraceError(source, number, f"{name}: {_tidy(str(error))}", getattr(error, "hint", "")) from None
 
 
 def encode_event(event: Event) -> str:
@@ -163,9 +169,21 @@ _DECODERS = {name.encode(): msgspec.json.Decoder(cls) for name, cls in EVENT_BY_
 # ---- parts -----------------------------------------------------------------------------------------------------------
 
 
+class _HintedError(ValueError):
+    """An error that says how to mend it."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
 def _decode_config(raw: dict[str, Any]) -> Config:
-    if raw.get("schema") != SCHEMA_VERSION:
-        raise ValueError(f"schema {raw.get('schema')!r} is not supported; expected {SCHEMA_VERSION}")
+    if "schema" not in raw:
+        raise _HintedError(f"missing key `schema`: expected {SCHEMA_VERSION}", _HINT_SCHEMA)
+    if raw["schema"] != SCHEMA_VERSION:
+        newer = isinstance(raw["schema"], int) and raw["schema"] > SCHEMA_VERSION
+        hint = "the trace comes from a newer recorder: pip install --upgrade settled" if newer else _HINT_SCHEMA
+        raise _HintedError(f"schema {raw['schema']!r} is not supported; expected {SCHEMA_VERSION}", hint)
     groups = raw.get("groups")
     if not isinstance(groups, list) or not groups:
         raise ValueError("groups must be a list of at least one group")
@@ -181,16 +199,31 @@ def _decode_spec(index: int, raw: Any) -> KVCacheSpec:
     kind = raw.get("kind") if isinstance(raw, dict) else None
     cls = SPEC_BY_KIND.get(kind) if isinstance(kind, str) else None
     if cls is None:
-        raise ValueError(f"group {index}: unknown kind {kind!r}; expected one of {', '.join(SPEC_BY_KIND)}")
+        hint = (isinstance(kind, str) and _like(kind, SPEC_BY_KIND)) or "a kind of your own is custom, with a name: it is not judged"
+        raise _HintedError(f"group {index}: unknown kind {kind!r}; expected one of {', '.join(SPEC_BY_KIND)}", hint)
     try:
         return msgspec.convert(raw, cls)
     except (msgspec.ValidationError, ValueError) as error:
-        raise ValueError(f"group {index} ({kind}): {error}") from None
+        hint = _HINT_LENGTH.get(str(error).partition(" ")[0], "")
+        raise _HintedError(f"group {index} ({kind}): {error}", hint) from None
 
 
 def _tidy(message: str) -> str:
     return re.sub(r"Object missing required field (`\w+`)( - at `\$(.*)`)?", r"missing key \1\2", message)
 
+
+def _like(name: str, known: Iterable[str]) -> str:
+    return "".join(f"did you mean {found}?" for found in get_close_matches(name, list(known), n=1))
+
+
+_HINT_SCHEMA = (
+    "expected a trace as SETTLED_TRACE=FILE makes vLLM write, and settled's --traces and --corpus: one event a line, a config first"
+)
+_HINT_LENGTH = {
+    "window": "a group whose queries read every earlier token is of kind full",
+    "chunk": "a group whose queries read every earlier token is of kind full",
+    "block_size": "tokens that one block holds, in vLLM --block-size: 16 is usual",
+}
 
 # What the first bytes of a line betray that is no JSON.
 _GIVEAWAYS = (
@@ -199,6 +232,12 @@ _GIVEAWAYS = (
     (b"\xfe\xff", "text in UTF-16: expected UTF-8"),
     (b"\xef\xbb\xbf", "a byte order mark comes first: expected UTF-8 without one"),
 )
+
+
+def _hint_for_no_json(line: str | bytes, number: int) -> str:
+    if number == 1 or line[-1:] in ("\n", b"\n"):
+        return _HINT_SCHEMA
+    return f"the writer was stopped in the midst of this line: what stands before, head -n {number - 1}, is whole"
 
 
 def _why_no_json(line: str | bytes, error: str) -> str:

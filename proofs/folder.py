@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,6 +15,15 @@ _Finding = TypeVar("_Finding")
 
 class CorpusError(ValueError):
     """A file of the corpus is not what this version writes; the message names it and says what is wrong."""
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Raises the OSErrors of writing a file with its name: that of a full disk has none."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 class Folder:
@@ -33,7 +42,7 @@ class Folder:
     def replace(self, path: Path, text: str) -> None:
         """Writes a whole file beside its place and moves it there. Who may read it is up to the process's umask, as of any file."""
         part = path.with_name(f".{path.name}.{os.getpid()}.part")
-        try:
+        with naming(path):
             try:
                 part.write_text(text, encoding="utf-8")
                 part.replace(path)
@@ -41,8 +50,6 @@ class Folder:
                 with suppress(OSError):
                     part.unlink()
                 raise
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def read_json(path: Path, parse: Callable[[dict[str, Any]], _Finding]) -> _Finding:

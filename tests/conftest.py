@@ -7,7 +7,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-for folder in ("agreement", "device", "device/cuda", "gpu", "hunting", "monitor", "page", "quality", "engines/vllm"):
+for folder in ("agreement", "cli", "device", "device/cuda", "gpu", "hunting", "monitor", "page", "quality", "engines/vllm"):
     sys.path.insert(0, str(Path(__file__).parent / folder))
 
 # Some tests start commands as processes of their own. A shell that forbids writing bytecode would have each of them compile everything.

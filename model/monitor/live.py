@@ -18,7 +18,11 @@ from settled.model.monitor.state import Entry, Request, Table
 
 
 class BadEventError(ValueError):
-    """An event that names something the trace does not know, or out of range; says what was expected."""
+    """An event that names something the trace does not know, or out of range; says what was expected. `hint`: how to mend it, if known."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
 
 
 @dataclass(slots=True)

@@ -74,7 +74,7 @@ class Monitor:
                 self._may_restore = False
                 handler(self._live, line, event)
         except BadEventError as error:
-            raise TraceError(self._source, line, f"{event.name}: {error}") from None
+            raise TraceError(self._source, line, f"{event.name}: {error}", error.hint) from None
         return self._findings.take_fresh() if self._findings.fresh else NOTHING
 
     def counters(self, request: str) -> tuple[int, int, int] | None:
@@ -108,7 +108,9 @@ class Monitor:
 
     def _configure(self, config: ev.Config) -> None:
         if self._events > 1 and not self._is_blind:
-            raise BadEventError("expected on the first line, or after a gap")
+            raise BadEventError(
+                "expected on the first line, or after a gap", "two recordings in one file? each has a config line and is checked alone"
+            )
         if self._events > 1:
             self._live = Live(config, self._findings, self._custom)
         self._may_restore = True

@@ -49,7 +49,12 @@ def _check_step(live: Live, event: Schedule) -> None:
         raise BadEventError(f"step {event.step} is unprocessed already: expected a new step")
     depth = live.config.max_in_flight_steps
     if requests and len(live.steps) >= depth and sum(1 for record in live.steps.values() if record.entries) >= depth:
-        raise BadEventError(f"{depth} steps are unprocessed already: expected no more (max_in_flight_steps)")
+        hint = (
+            f"the config declares max_in_flight_steps {depth}: declare what the engine keeps in flight, or is the output of a step missing?"
+        )
+        raise BadEventError(
+            f"{depth} {'step is' if depth == 1 else 'steps are'} unprocessed already: expected no more (max_in_flight_steps)", hint
+        )
     if len(requests) > 1:
         names = {scheduled.request for scheduled in requests}
         if len(names) != len(requests):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache, reduce
@@ -69,7 +70,24 @@ class _Values(Mapping[str, int | bool]):
 
 
 class SolverMissingError(RuntimeError):
-    """A solver that was asked for is not installed; the message says how to install it."""
+    """A solver that was asked for is not installed; the hint says how to install it."""
+
+    hint = "pip install 'settled[cvc5]'"
+
+
+class SolverMemoryError(MemoryError):
+    """A solver had no memory left; the message says which. Nothing is known of the query, and the solver cannot be used any more."""
+
+
+@contextmanager
+def _telling_of_memory(solver: str) -> Iterator[None]:
+    """Solvers tell it by exceptions of their own. Raises SolverMemoryError."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, MemoryError) or "out of memory" in str(error) or "bad_alloc" in str(error):
+            raise SolverMemoryError(f"{solver} ran out of memory") from error
+        raise
 
 
 class Solver(Protocol):
@@ -119,7 +137,9 @@ class Z3:
     def version(self) -> str:
         return str(self._z3.get_version_string())
 
+    @_telling_of_memory("z3")
     def check(self, formulas: Mapping[str, BoolTerm]) -> Answer:
+        """Raises SolverMemoryError."""
         began = time.perf_counter()
         self._solver.push()
         try:
@@ -135,7 +155,10 @@ class Z3:
                 names = {literal.get_id(): name for literal, name in literals.items()}
                 core = {names[literal.get_id()] for literal in self._solver.unsat_core()}
                 return Answer(Status.UNSAT, seconds, core=tuple(name for name in formulas if name in core))
-            return Answer(Status.UNKNOWN, seconds, reason=self._solver.reason_unknown())
+            reason = self._solver.reason_unknown()
+            if "memory" in reason:
+                raise SolverMemoryError(f"z3 ran out of memory ({reason})")
+            return Answer(Status.UNKNOWN, seconds, reason=reason)
         finally:
             self._solver.pop()
 
@@ -187,8 +210,9 @@ class Z3:
 
         return _Values(read)
 
+    @_telling_of_memory("z3")
     def minimize(self, formulas: Mapping[str, BoolTerm], objectives: Sequence[IntTerm]) -> Answer:
-        """A model of the formulas in which the objectives are least, the first one first. Deterministic."""
+        """A model of the formulas in which the objectives are least, the first one first. Deterministic. Raises SolverMemoryError."""
         began = time.perf_counter()
         optimizer = self._z3.Optimize()
         optimizer.set(priority="lex", timeout=int(TIMEOUT_SECONDS * 1000), ctrl_c=False)
@@ -215,8 +239,8 @@ class Cvc5:
     def __init__(self, *, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
         try:
             import cvc5
-        except ImportError as error:
-            raise SolverMissingError("cvc5 is not installed: pip install 'settled[cvc5]'") from error
+        except ModuleNotFoundError as error:
+            raise SolverMissingError("cvc5 is not installed") from error
         self._cvc5 = cvc5
         self._timeout_ms = str(int(timeout_seconds * 1000))
 
@@ -224,7 +248,9 @@ class Cvc5:
     def version(self) -> str:
         return str(self._cvc5.__version__)
 
+    @_telling_of_memory("cvc5")
     def check(self, formulas: Mapping[str, BoolTerm]) -> Answer:
+        """Raises SolverMemoryError."""
         began = time.perf_counter()
         solver = self._cvc5.Solver()
         solver.setOption("tlimit-per", self._timeout_ms)
@@ -271,6 +297,7 @@ class HornAnswer:
     reason: str = ""
 
 
+@_telling_of_memory("z3")
 def find_invariant(
     variables: Sequence[IntTerm | BoolTerm],
     constants: Sequence[IntTerm | BoolTerm],
@@ -282,7 +309,10 @@ def find_invariant(
     bad: BoolTerm,
     timeout_seconds: float = TIMEOUT_SECONDS,
 ) -> HornAnswer:
-    """Asks Spacer, z3's engine for Horn clauses, for an invariant of a transition system that excludes the bad states."""
+    """Asks Spacer, z3's engine for Horn clauses, for an invariant of a transition system that excludes the bad states.
+
+    Raises SolverMemoryError.
+    """
     import z3
 
     render = Z3().render
@@ -307,6 +337,8 @@ def find_invariant(
     try:
         result = fixedpoint.query(is_bad())
     except z3.Z3Exception as error:
+        if "out of memory" in str(error):
+            raise
         return HornAnswer(Status.UNKNOWN, time.perf_counter() - began, reason=str(error))
     seconds = time.perf_counter() - began
     if result != z3.unsat:

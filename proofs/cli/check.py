@@ -6,13 +6,14 @@ import json
 import sys
 from itertools import takewhile
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, NoReturn
+from typing import IO, TYPE_CHECKING
 
 import click
 
 from settled.model.properties import Contract, Property
+from settled.proofs.cli.refusal import Choice
 from settled.proofs.cli.summary_options import summary_options
-from settled.proofs.cli.trace_input import opened
+from settled.proofs.cli.trace_input import opened, refusal_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from settled.model.events import Config
     from settled.model.monitor import Monitor, PropertyResult, Report
 
-EXIT_BAD_INPUT = 2
 PICTURE_ROWS_MAX = 12
 _STYLE = {"holds": "green", "violated": "bold red", "not checked": "yellow", "undecided": "yellow"}
 _EXIT_MEANING = {0: "holds", 1: "violated", 3: "unknown"}
@@ -30,14 +30,14 @@ _EXIT_MEANING = {0: "holds", 1: "violated", 3: "unknown"}
 @click.argument("trace", metavar="TRACE")
 @click.option(
     "--contract",
-    type=click.Choice([contract.value for contract in Contract]),
+    type=Choice([contract.value for contract in Contract]),
     help="What makes a free safe. Default: settled if the trace's engine has a KV consumer, stream_order if not.",
 )
 @click.option(
     "--property",
     "properties",
     multiple=True,
-    type=click.Choice([name.value for name in Property]),
+    type=Choice([name.value for name in Property]),
     help="Check this property only; may be given several times.",
 )
 @click.option("--picture", is_flag=True, help="Draw the first violation; reads the file a second time.")
@@ -75,10 +75,8 @@ def check(
     try:
         with opened(trace) as (lines, source):
             monitor, config = _watch(lines, source, Contract(contract) if contract else None, wanted)
-    except TraceError as error:
-        _reject(str(error))
-    except OSError as error:
-        _reject(f"{trace}: {error.strerror}: expected a readable file, or - for standard input")
+    except (TraceError, OSError) as error:
+        raise refusal_of(trace, error) from error
     report = monitor.finish()
     if as_json:
         click.echo(json.dumps({"trace": source, "engine": config.engine, **report.as_dict()}, indent=2))
@@ -94,11 +92,6 @@ def check(
 
         SummaryFiles(junit, markdown).write(lambda: [suite_of_trace(report, config, trace)])
     sys.exit(report.exit_code)
-
-
-def _reject(message: str) -> NoReturn:
-    click.echo(f"settled check: {message}", err=True)
-    sys.exit(EXIT_BAD_INPUT)
 
 
 def _watch(lines: IO[bytes], source: str, contract: Contract | None, properties: list[Property]) -> tuple[Monitor, Config]:

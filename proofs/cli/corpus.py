@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from settled.proofs.cli.ending import EXIT_BAD_INPUT
+from settled.proofs.cli.refusal import Refusal, UnknownNameError
 
 if TYPE_CHECKING:
     from settled.proofs.corpus.rows import Case, Corpus
@@ -33,8 +33,7 @@ def corpus(ids: tuple[str, ...], family: str | None, as_json: bool) -> None:
         known = load(folder())
         outcomes = run_cases(_wanted(known, ids, family))
     except CorpusError as error:
-        click.echo(f"settled corpus: {error}", err=True)
-        sys.exit(EXIT_BAD_INPUT)
+        raise Refusal(error) from error
     sys.exit(report(known, outcomes, details=bool(ids), as_json=as_json))
 
 
@@ -42,7 +41,7 @@ def _wanted(known: Corpus, ids: tuple[str, ...], family: str | None) -> list[Cas
     """The rows asked for, in the order of the index. Raises UsageError where there is none, or more than one."""
     families = list(dict.fromkeys(case.row.family for case in known.cases))
     if family is not None and family not in families:
-        raise click.UsageError(f"unknown family {family!r}; expected one of {', '.join(families)}")
+        raise UnknownNameError("family", family, families)
     chosen = {_named(known, name) for name in ids}
     return [case for case in known.cases if (not ids or case.row.id in chosen) and family in (None, case.row.family)]
 

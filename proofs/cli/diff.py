@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import click
 
 from settled.model.properties import Contract
+from settled.proofs.cli.refusal import Choice, Refusal, UnknownNameError
 
-EXIT_BAD_INPUT = 2
-WORKLOADS_DEFAULT = 100
+WORKLOADS_DEFAULT = {"cpu": 100, "cuda": 3}
 
 
 @click.command()
 @click.argument("rows", nargs=-1, metavar="[ROW]...")
-@click.option("--device", type=click.Choice(["cpu"]), default="cpu", show_default=True, help="Where the buffers are.")
-@click.option("--workloads", type=click.IntRange(min=1), default=WORKLOADS_DEFAULT, show_default=True, help="Of each row.")
+@click.option("--device", type=Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where the buffers are.")
+@click.option("--workloads", type=click.IntRange(min=1), help="Of each row.  [default: 100, on a CUDA device 3]")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the first workload.")
 @click.option("--tags-only", is_flag=True, help="Compare what is read, and compute no attention output.")
 @click.option("--exhaustive", is_flag=True, help="Every order of small logs, against what the detector says of them.")
@@ -29,7 +28,7 @@ WORKLOADS_DEFAULT = 100
 )
 @click.option(
     "--contract",
-    type=click.Choice([contract.value for contract in Contract]),
+    type=Choice([contract.value for contract in Contract]),
     help="Of --trace: what makes a free safe. Default: settled with a KV consumer, stream_order without.",
 )
 @click.option(
@@ -39,7 +38,7 @@ WORKLOADS_DEFAULT = 100
 def diff(
     rows: tuple[str, ...],
     device: str,
-    workloads: int,
+    workloads: int | None,
     seed: int,
     tags_only: bool,
     exhaustive: bool,
@@ -54,6 +53,8 @@ def diff(
     must be clean in every order, outputs bit-identical to contiguous memory; broken ones must show their fault. Exit code 0: each row is
     as it must be. 1: one is not. 2: bad input, or torch is missing. 3: too few workloads to show a fault that must show.
 
+    With --device cuda each workload also runs on the device, in natural timing and in the orders that the CPU tries: digests, counts and
+    first wrong positions must be the CPU's, garbled or not, and right outputs bit-identical to contiguous memory on the device.
     With --trace: 0 if nothing races and nothing is read wrong in any order that is tried, 1 otherwise.
     With --exhaustive nothing may be garbled in some orders only without a race (1), and every kind of race must garble something (3).
     """
@@ -63,23 +64,45 @@ def diff(
         raise click.UsageError("--exhaustive compares tags alone in any case: leave --tags-only out")
     if (contract is not None or log_path is not None) and path is None:
         raise click.UsageError("--contract and --op-log go with --trace")
-    if not exhaustive and find_spec("torch") is None:
-        click.echo("settled diff: the buffers need torch; pip install 'settled[device]'", err=True)
-        sys.exit(EXIT_BAD_INPUT)
+    if device == "cuda" and (path is not None or exhaustive or tags_only):
+        raise click.UsageError("--device cuda goes with rows alone: give no --trace, no --exhaustive, no --tags-only")
+    if not exhaustive:
+        from settled.proofs.cli.missing import need
+
+        need("torch", "real KV buffers")
     if path is not None:
         from settled.proofs.report import on_buffers
 
         sys.exit(on_buffers.run(path, Contract(contract) if contract else None, seed=seed, log_path=log_path, as_json=as_json))
     from settled.proofs.differential.rows import ROWS
 
+    workloads = workloads or WORKLOADS_DEFAULT[device]
     wanted = [row for row in ROWS if not rows or any(row.name == each or each in row.name.split("/") for each in rows)]
     for each in rows:
         if not any(row.name == each or each in row.name.split("/") for row in ROWS):
-            raise click.UsageError(f"unknown row {each!r}; expected a row or a word of one: {', '.join(row.name for row in ROWS)}")
+            words = [word for row in ROWS for word in row.name.split("/")]
+            raise UnknownNameError("row", each, [row.name for row in ROWS], words=words)
     if exhaustive:
         from settled.proofs.report import crossing
 
         sys.exit(crossing.run(wanted, logs=workloads, seed=seed, as_json=as_json))
+    if device == "cuda":
+        from settled.reference.device.cuda.absence import why_absent
+
+        missing = why_absent()
+        if missing:
+            raise Refusal(f"no CUDA device: {missing}", _hint_for(missing))
+        from settled.proofs.report import on_device
+
+        sys.exit(on_device.run(wanted, workloads=workloads, seed=seed, as_json=as_json))
     from settled.proofs.report import differing
 
     sys.exit(differing.run(wanted, workloads=workloads, seed=seed, tags_only=tags_only, as_json=as_json))
+
+
+def _hint_for(missing: str) -> str:
+    if missing.endswith("not installed"):
+        return "pip install 'settled[cuda]'"
+    if missing.startswith("no C compiler"):
+        return "install gcc or clang, or name one by CC; --device cpu needs none"
+    return "--device cpu needs none; nvidia-smi says whether the driver sees a device"

@@ -1,4 +1,4 @@
-"""How a run ends when it does not end by its own verdict: one line on standard error, and an exit code that is nobody's verdict.
+"""How a run ends when it does not end by its own verdict: what is wrong, how to mend it, and an exit code that is nobody's verdict.
 
 0 and 1 are verdicts, so nothing that goes wrong may end with them: not a full disk, not an interruption, not a fault of ours.
 """
@@ -16,9 +16,22 @@ from contextlib import suppress
 import click
 
 from settled.proofs.cli.interrupt import interruptible
+from settled.proofs.cli.refusal import EXIT_BAD_INPUT, EXIT_UNKNOWN, complain
 
-EXIT_BAD_INPUT, EXIT_UNKNOWN, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 2, 3, 130, 141
+EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 130, 141
 TRACEBACK_VARIABLE = "SETTLED_TRACEBACK"
+
+_HINTS = {
+    errno.ENOSPC: "nothing more can be written there: free some space, or write elsewhere",
+    errno.EDQUOT: "your quota there is used up: free some space, or write elsewhere",
+    errno.EACCES: "name a place that you may read or write, or change its permissions",
+    errno.EPERM: "name a place that you may read or write, or change its permissions",
+    errno.EROFS: "that file system is read-only: name another place",
+    errno.ENOENT: "the path must exist; is it spelt as it should be?",
+    errno.ENOTDIR: "a part of the path is a file: name another place",
+    errno.EEXIST: "a file of that name is in the way: name another place",
+}
+_HINT_MEMORY = "give it more memory, fewer --jobs, or less at once: one theorem, one discipline"
 
 
 def run_to_the_end(command: Callable[[Sequence[str]], object], arguments: Sequence[str]) -> int:
@@ -49,40 +62,81 @@ def _code_of(command: Callable[[Sequence[str]], object], arguments: Sequence[str
         return int(error.code or 0)  # commands end with a number
     except click.exceptions.Exit as error:
         return error.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return error.exit_code
+    except click.UsageError as error:
+        path = error.ctx.command_path if error.ctx is not None else "settled"
+        complain(path, _one_line(error.format_message()).removesuffix("."), _hint_for_usage(error) or f"{path} --help")
+        return error.exit_code
     except click.ClickException as error:
         error.show()
         return error.exit_code
     return 0
 
 
+def _hint_for_usage(error: click.UsageError) -> str:
+    param = getattr(error, "param", None)
+    if param is not None and isinstance(param.type, click.Path):
+        return "name a file that exists and that you may read"
+    return str(getattr(error, "hint", ""))
+
+
 def _explain(error: BaseException, arguments: Sequence[str]) -> int:
+    from settled.proofs.cli.missing import broken_package, remedy
+
     if os.environ.get(TRACEBACK_VARIABLE):
         traceback.print_exception(error)
-    match error:
-        case click.Abort() | KeyboardInterrupt():
-            _say("interrupted")
-            return EXIT_INTERRUPTED
-        case OSError() if error.errno == errno.EPIPE:
-            _drop_output()
-            return EXIT_BROKEN_PIPE
-        case OSError():
-            _drop_output()
-            what = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
-            _say(what)
-            return EXIT_BAD_INPUT
-        case ModuleNotFoundError() if error.name and not error.name.startswith("settled"):
-            _say(f"{error.name.partition('.')[0]} is not installed: pip install settled; settled doctor says what is missing")
-            return EXIT_BAD_INPUT
-    what = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
-    _say(
-        f"unexpected {what}. Please report it with the command: {shlex.join(['settled', *arguments])} ({TRACEBACK_VARIABLE}=1 shows where)"
-    )
+    command = _command(arguments)
+    if isinstance(error, click.Abort | KeyboardInterrupt):
+        complain(command, "interrupted", "no verdict; what was found until then is above, and the same command begins anew")
+        return EXIT_INTERRUPTED
+    if isinstance(error, OSError) and error.errno == errno.EPIPE:
+        _drop_output()
+        return EXIT_BROKEN_PIPE
+    package = broken_package(error)
+    if package is not None:
+        what = "is not installed" if _is_missing(error, package) else f"cannot be imported: {_in_words(error)}"
+        complain(command, f"{package} {what}", f"{remedy(package, is_broken='cannot' in what)}; settled doctor says what is missing")
+        return EXIT_BAD_INPUT
+    if isinstance(error, OSError):
+        _drop_output()
+        where = error.filename or "standard output"
+        complain(command, f"{where}: {error.strerror or error}", _HINTS.get(error.errno or 0, ""))
+        return EXIT_BAD_INPUT
+    if isinstance(error, MemoryError):
+        complain(command, str(error) or "out of memory", _HINT_MEMORY)
+        return EXIT_UNKNOWN
+    if _is_killed_process(error):
+        complain(command, "a process that was started was killed: the system does so when memory runs out", _HINT_MEMORY)
+        return EXIT_UNKNOWN
+    report = f"please report it with the command: {shlex.join(['settled', *arguments])} ({TRACEBACK_VARIABLE}=1 shows where)"
+    complain(command, f"unexpected {_in_words(error)}", report)
     return EXIT_UNKNOWN
 
 
-def _say(text: str) -> None:
-    with suppress(OSError):  # where nobody listens any more, the exit code says it
-        print(f"settled: {text}", file=sys.stderr, flush=True)
+def _command(arguments: Sequence[str]) -> str:
+    from settled.proofs.cli.main import COMMANDS
+
+    return " ".join(["settled", *[word for word in arguments[:1] if word in COMMANDS]])
+
+
+def _is_missing(error: BaseException, package: str) -> bool:
+    return isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == package
+
+
+def _is_killed_process(error: BaseException) -> bool:
+    from concurrent.futures import BrokenExecutor
+
+    return isinstance(error, BrokenExecutor)
+
+
+def _in_words(error: BaseException) -> str:
+    return _one_line(f"{type(error).__name__}: {error}").removesuffix(":")
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _drop_output() -> None:

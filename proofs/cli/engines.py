@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import click
 
-EXIT_BAD_INPUT, EXIT_UNKNOWN = 2, 3
+from settled.proofs.cli.refusal import Refusal, Undecided
 
 
 @click.group()
@@ -27,7 +27,7 @@ def install(releases: tuple[str, ...]) -> None:
     vLLM comes without its compiled code, which a scheduler does not need. What is installed stays as it is. Exit code 0: all are
     installed. 2: a name or version that does not exist, or a folder that cannot be written. 3: no network, or a release failed to install.
     """
-    sys.exit(_reporting(lambda: _install(releases)))
+    _reporting(lambda: _install(releases))
 
 
 @engines.command("list")
@@ -35,8 +35,12 @@ def install(releases: tuple[str, ...]) -> None:
 def list_(as_json: bool) -> None:
     """Say which releases are installed, where, and whether each can be imported. Exit code 0: all can. 3: one cannot, or none is here."""
     from settled.proofs.report import engines as report
+    from settled.reference.engines.environments.recipes import RequestError
 
-    sys.exit(report.list_engines(as_json=as_json))
+    try:
+        sys.exit(report.list_engines(as_json=as_json))
+    except RequestError as error:
+        raise Refusal(error) from error
 
 
 @engines.command()
@@ -46,22 +50,19 @@ def remove(releases: tuple[str, ...], everything: bool) -> None:
     """Remove releases; with --all everything that was installed. Exit code 0, or 2 for one that is not installed."""
     if bool(releases) == everything:
         raise click.UsageError("name releases, or give --all")
-    sys.exit(_reporting(lambda: _remove(releases, everything)))
+    _reporting(lambda: _remove(releases, everything))
 
 
-def _reporting(do: Callable[[], None]) -> int:
+def _reporting(do: Callable[[], None]) -> None:
     from settled.reference.engines.environments.pip import InstallError, UnknownVersionError
     from settled.reference.engines.environments.recipes import RequestError
 
     try:
         do()
     except (RequestError, UnknownVersionError) as error:
-        click.echo(f"settled engines: {error}", err=True)
-        return EXIT_BAD_INPUT
+        raise Refusal(error) from error
     except InstallError as error:
-        click.echo(f"settled engines: {error}", err=True)
-        return EXIT_UNKNOWN
-    return 0
+        raise Undecided(error) from error
 
 
 def _install(releases: tuple[str, ...]) -> None:

@@ -9,9 +9,9 @@ import click
 
 from settled.model.disciplines import DISCIPLINES, Discipline
 from settled.model.properties import Contract
+from settled.proofs.cli.refusal import Choice, Refusal, UnknownNameError
 from settled.proofs.cli.summary_options import summary_options
 
-EXIT_BAD_INPUT = 2
 RUNS_DEFAULT = 500
 
 
@@ -21,7 +21,7 @@ RUNS_DEFAULT = 500
 )
 @click.option(
     "--contract",
-    type=click.Choice([contract.value for contract in Contract]),
+    type=Choice([contract.value for contract in Contract]),
     default=Contract.SETTLED.value,
     show_default=True,
     help="What makes a free safe.",
@@ -92,13 +92,12 @@ def fuzz(
             )
         )
     except CorpusError as error:
-        click.echo(f"settled fuzz: {error}", err=True)
-        sys.exit(EXIT_BAD_INPUT)
+        raise Refusal(error) from error
 
 
 def _discipline(name: str) -> Discipline:
     if name.lower() not in DISCIPLINES:
-        raise click.UsageError(f"unknown discipline {name!r}; expected one of {', '.join(DISCIPLINES)}")
+        raise UnknownNameError("discipline", name, DISCIPLINES)
     return DISCIPLINES[name.lower()]
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from settled.proofs.cli.refusal import UnknownNameError
+
 STATES_MAX = 20_000
 
 
@@ -38,7 +40,7 @@ def graph(names: tuple[str, ...], everything: bool, lists: bool, states_max: int
         sys.exit(graphing.print_list())
     unknown = [name for name in names if name not in SCENARIOS]
     if unknown:
-        raise click.UsageError(f"unknown scenario {unknown[0]!r}; expected one of {', '.join(SCENARIOS)}")
+        raise UnknownNameError("scenario", unknown[0], SCENARIOS)
     if names and everything:
         raise click.UsageError("name scenarios, or give --all")
     wanted = list(dict.fromkeys(names)) or [name for name, named in SCENARIOS.items() if named.is_right or everything]

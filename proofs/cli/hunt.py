@@ -8,25 +8,37 @@ from pathlib import Path
 import click
 
 from settled.model.properties import Contract
+from settled.proofs.cli.refusal import Choice, Refusal, Undecided
 from settled.proofs.cli.summary_options import summary_options
 from settled.proofs.hunting.mixes import DEFAULT_MIX, MIXES
 
-EXIT_BAD_INPUT, EXIT_UNKNOWN = 2, 3
 WORKLOADS_DEFAULT = 500
 AUTO = "auto"
 
 
-@click.command()
+class OneEngine(click.Command):
+    """Whoever names two engines is told how several releases are hunted."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            if type(error) is click.UsageError:  # not one of an option: an argument too many
+                error.hint = "one engine a hunt; releases of one beside each other: --releases X,Y"  # type: ignore[attr-defined]
+            raise
+
+
+@click.command(cls=OneEngine)
 @click.argument("engine", metavar="ENGINE")
 @click.option("--seconds", type=click.FloatRange(min=0), help="End after N seconds.")
 @click.option(
     "--workloads", type=click.IntRange(min=0), help=f"End after N workloads. Default: {WORKLOADS_DEFAULT}, unless --seconds is given."
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="The same mix and seed draw the same workloads.")
-@click.option("--mix", type=click.Choice(list(MIXES)), default=DEFAULT_MIX, show_default=True, help="What is drawn.")
+@click.option("--mix", type=Choice(list(MIXES)), default=DEFAULT_MIX, show_default=True, help="What is drawn.")
 @click.option(
     "--contract",
-    type=click.Choice([AUTO, *(contract.value for contract in Contract)]),
+    type=Choice([AUTO, *(contract.value for contract in Contract)]),
     default=AUTO,
     show_default=True,
     help="What makes a free safe. auto: settled with a KV consumer, stream_order without.",
@@ -115,11 +127,9 @@ def hunt(
             sys.exit(releases.run(plans, folder=folder, pages=pages, as_json=as_json, summaries=summaries))
         sys.exit(hunting.run(plan, folder=folder, pages=pages, as_json=as_json, summaries=summaries))
     except (CorpusError, EngineError, HarnessError, MixError, RequestError, UnknownVersionError) as error:
-        click.echo(f"settled hunt: {error}", err=True)
-        sys.exit(EXIT_BAD_INPUT)
+        raise Refusal(error) from error
     except InstallError as error:
-        click.echo(f"settled hunt: {error}", err=True)
-        sys.exit(EXIT_UNKNOWN)
+        raise Undecided(error) from error
 
 
 def _releases(engine: str, names: str, installs: bool) -> list[str]:
@@ -138,8 +148,8 @@ def _releases(engine: str, names: str, installs: bool) -> list[str]:
         return [installer.install(request).version for request in requests]
     here = installed_releases(recipe_named(engine).engine)
     if not here:
-        raise RequestError(f"no release of {project} is installed: settled engines install {project}; or give --install")
+        raise RequestError(f"no release of {project} is installed", f"settled engines install {project}; or give --install")
     try:
         return [installed_release(engine, request.version or here[-1].version).version for request in requests]
     except RequestError as error:
-        raise RequestError(f"{error}; or give --install") from error
+        raise RequestError(str(error), f"{error.hint}; or give --install") from error

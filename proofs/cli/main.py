@@ -10,10 +10,11 @@ from collections.abc import Sequence
 try:
     import click
 except ModuleNotFoundError:
-    print("settled: click is not installed: pip install settled", file=sys.stderr)
+    print("settled: click is not installed\n  hint: pip install settled", file=sys.stderr)
     sys.exit(2)
 
 from settled.proofs.cli.ending import run_to_the_end
+from settled.proofs.cli.refusal import UnknownNameError
 
 SHELL_COMPLETION = "_SETTLED_COMPLETE"  # click's name: set by the shell that asks for completions
 
@@ -48,12 +49,18 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        """Raises UsageError, with a hint where the name of a command is misspelt."""
+        if args[0] not in COMMANDS and not args[0].startswith("-"):
+            raise UnknownNameError("command", args[0], COMMANDS)
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(name="settled", cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="settled")
 def cli() -> None:
     """Can a KV-cache block be returned to the pool while something may still need it?

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import click
 
+from settled.proofs.cli.refusal import Choice, Refusal, UnknownNameError
+
 
 @click.command()
 @click.argument("theorems", nargs=-1, metavar="[THEOREM]...")
-@click.option("--solver", type=click.Choice(["z3", "cvc5", "both"]), default="z3", show_default=True, help="Who decides the obligations.")
+@click.option("--solver", type=Choice(["z3", "cvc5", "both"]), default="z3", show_default=True, help="Who decides the obligations.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a table.")
 @click.option(
     "--export",
@@ -37,13 +39,12 @@ def prove(theorems: tuple[str, ...], solver: str, as_json: bool, folder: Path | 
     from settled.proofs import mask_runs, user_masks
     from settled.proofs.catalogue import THEOREMS
     from settled.proofs.report import capping, exporting, proving
-    from settled.proofs.runner import Exit
 
     known = {**{key.lower(): key for key in THEOREMS}, "found": "found"}
     keys = list(dict.fromkeys(known.get(name.lower(), "") for name in theorems))
     if "" in keys:
         unknown = next(name for name in theorems if name.lower() not in known)
-        raise click.UsageError(f"unknown theorem {unknown!r}; expected one of {', '.join(known.values())}")
+        raise UnknownNameError("theorem", unknown, known.values())
     wanted = proving.Wanted(keys or list(known.values()))
     try:
         if mask is not None:
@@ -54,8 +55,7 @@ def prove(theorems: tuple[str, ...], solver: str, as_json: bool, folder: Path | 
             wanted = proving.Wanted([*keys, *own], {**THEOREMS, **own}, {user_masks.KEY: lambda: remarks}, bool(runs and runs.found))
         solvers = [solver_named(name) for name in (("z3", "cvc5") if solver == "both" else (solver,))]
     except (SolverMissingError, user_masks.MaskError) as error:
-        click.echo(f"settled prove: {error}", err=True)
-        sys.exit(Exit.BAD_INPUT)
+        raise Refusal(error) from error
     if folder is not None:
         click.echo(f"{exporting.export(wanted.keys, folder, wanted.theorems)} obligations written to {folder}", err=True)
         if "T8" in wanted.keys:

@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from settled.model.properties import Contract, Property
+from settled.proofs.cli.refusal import Choice, UnknownNameError
 
 if TYPE_CHECKING:
     from settled.proofs.refutations import Refutation
-
-EXIT_BAD_INPUT = 2
 
 
 @click.command()
 @click.argument("discipline", required=False)
 @click.option("--all", "everything", is_flag=True, help="Every discipline and every property that it breaks.")
-@click.option(
-    "--property", "prop", type=click.Choice([known.value for known in Property], case_sensitive=False), help="Only this property."
-)
+@click.option("--property", "prop", type=Choice([known.value for known in Property], case_sensitive=False), help="Only this property.")
 @click.option(
     "--contract",
-    type=click.Choice([contract.value for contract in Contract]),
+    type=Choice([contract.value for contract in Contract]),
     default=Contract.SETTLED.value,
     show_default=True,
     help="What makes a free safe; under the last two, no writer is out of order.",
@@ -70,9 +66,10 @@ def refute(
         raise click.UsageError("give a discipline, or --all")
     if on_bytes and not replay:
         raise click.UsageError("--bytes goes with --replay")
-    if on_bytes and find_spec("torch") is None:
-        click.echo("settled refute: the buffers need torch; pip install 'settled[device]'", err=True)
-        sys.exit(EXIT_BAD_INPUT)
+    if on_bytes:
+        from settled.proofs.cli.missing import need
+
+        need("torch", "real KV buffers")
     name = discipline.lower() if discipline is not None else None
     if name == STUCK and prop is None:
         sys.exit(refuting.run_stuck(name, as_json=as_json))
@@ -93,7 +90,7 @@ def _wanted(discipline: str | None, prop: str | None, contract: Contract) -> lis
     from settled.proofs.refutations import under
 
     if discipline is not None and discipline not in DISCIPLINES:
-        raise click.UsageError(f"unknown discipline {discipline!r}; expected one of {', '.join(DISCIPLINES)}")
+        raise UnknownNameError("discipline", discipline, DISCIPLINES)
     if discipline is not None and DISCIPLINES[discipline].is_right:
         raise click.UsageError(f"{discipline} is a right discipline: nothing is known to break it")
     known = under(contract, with_consequences=discipline is not None and prop is not None)

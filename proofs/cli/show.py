@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import NoReturn
 
 import click
 
 from settled.model.properties import Contract
-from settled.proofs.cli.trace_input import opened
+from settled.proofs.cli.refusal import Choice
+from settled.proofs.cli.trace_input import opened, refusal_of
 
-EXIT_BAD_INPUT = 2
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
@@ -19,7 +18,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.argument("trace", metavar="TRACE")
 @click.option(
     "--contract",
-    type=click.Choice([contract.value for contract in Contract]),
+    type=Choice([contract.value for contract in Contract]),
     help="What makes a free safe. Default: settled if the trace's engine has a KV consumer, stream_order if not.",
 )
 @click.option("--html", type=_FILE, metavar="FILE", help="Write one page to look at in a browser; it loads nothing from anywhere.")
@@ -39,13 +38,6 @@ def show(trace: str, contract: str | None, html: Path | None, perfetto: Path | N
     try:
         with opened(trace) as (lines, source):
             timeline = timeline_of(list(read_trace(lines, source)), source, Contract(contract) if contract else None)
-    except TraceError as error:
-        _reject(str(error))
-    except OSError as error:
-        _reject(f"{trace}: {error.strerror}: expected a readable file, or - for standard input")
+    except (TraceError, OSError) as error:
+        raise refusal_of(trace, error) from error
     sys.exit(showing.run(timeline, Files(html=html, perfetto=perfetto, svg=svg)))
-
-
-def _reject(message: str) -> NoReturn:
-    click.echo(f"settled show: {message}", err=True)
-    sys.exit(EXIT_BAD_INPUT)

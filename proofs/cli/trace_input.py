@@ -9,6 +9,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from settled.proofs.cli.refusal import Refusal
+
+_HINTS = {
+    errno.ENOENT: "is it spelt as it should be? a recorder numbers its files: trace.ndjson becomes trace.core0.0.ndjson",
+    errno.EACCES: "change the file's permissions, or pipe it in and call it -",
+    errno.EISDIR: "name a file in it: one trace at a time",
+}
+
 
 @contextmanager
 def opened(trace: str) -> Iterator[tuple[IO[bytes], str]]:
@@ -20,3 +28,11 @@ def opened(trace: str) -> Iterator[tuple[IO[bytes], str]]:
         return
     with Path(trace).open("rb") as lines:
         yield lines, trace
+
+
+def refusal_of(trace: str, error: Exception) -> Refusal:
+    """What to tell of a trace that is not valid (TraceError) or cannot be read (OSError)."""
+    if not isinstance(error, OSError):
+        return Refusal(error)
+    hint = _HINTS.get(error.errno or 0, "the file must hold a trace, one JSON object a line")
+    return Refusal(f"{trace}: {error.strerror}: expected a readable file, or - for standard input", hint)

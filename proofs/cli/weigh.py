@@ -6,6 +6,8 @@ import sys
 
 import click
 
+from settled.proofs.cli.refusal import UnknownNameError
+
 
 @click.command()
 @click.argument("disciplines", nargs=-1, metavar="[DISCIPLINE]...")
@@ -22,5 +24,5 @@ def weigh(disciplines: tuple[str, ...], as_json: bool) -> None:
     wanted = list(dict.fromkeys(name.lower() for name in disciplines)) or list(DISCIPLINES)
     for name in wanted:
         if name not in DISCIPLINES:
-            raise click.UsageError(f"unknown discipline {name!r}; expected one of {', '.join(DISCIPLINES)}")
+            raise UnknownNameError("discipline", name, DISCIPLINES)
     sys.exit(weighing.run(wanted, as_json=as_json))

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from settled.proofs.differential.one import ENQUEUED, POISONED, STEPS, Outcome, run
+from settled.proofs.differential.one import POISONED, STEPS, Outcome, run
 from settled.proofs.differential.rows import ROWS, Expected, Row
 from settled.proofs.processes import in_order
 from settled.reference.device.payload import Numbers
+from settled.reference.device.trials import ENQUEUED
 
 SHARD = 10  # workloads
 

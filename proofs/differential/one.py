@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from settled.model.events import Event
@@ -13,29 +13,20 @@ from settled.reference.device.compiled import CompiledLog
 from settled.reference.device.compiling import compile_log
 from settled.reference.device.lowering import lower
 from settled.reference.device.numbered import NumberedLog
-from settled.reference.device.ops import OpLog
 from settled.reference.device.orders import LaunchOrder
 from settled.reference.device.payload import Numbers
 from settled.reference.device.race import Race
 from settled.reference.device.replay import replay
 from settled.reference.device.results import Counts, Garbled, sentence
+from settled.reference.device.trials import ALWAYS_TRIED, DIRECTED, ENQUEUED, trials
 from settled.reference.device.worker import Worker
 from settled.reference.workload import run_workload
 
-ENQUEUED, TRANSFERS_FIRST, COMPUTE_FIRST, RANDOM, DIRECTED, POISONED = (
-    "as enqueued",
-    "transfers first",
-    "compute first",
-    "random",
-    "directed",
-    "poisoned",
-)
-ORDERS = (ENQUEUED, TRANSFERS_FIRST, COMPUTE_FIRST, RANDOM, DIRECTED, POISONED)
-"""Directed: each race turned round, at most DIRECTED_MAX of a log. Poisoned: freed blocks overwritten at once, transfers first; under the
-contract `settled` alone, for the others let a block be used again while steps still use it."""
+POISONED = "poisoned"
+ORDERS = (*ALWAYS_TRIED, DIRECTED, POISONED)
+"""Directed: each race turned round. Poisoned: freed blocks overwritten at once, transfers first; under the contract `settled` alone, for
+the others let a block be used again while steps still use it."""
 
-ALWAYS_TRIED = (ENQUEUED, TRANSFERS_FIRST, COMPUTE_FIRST, RANDOM)
-DIRECTED_MAX = 8
 STEPS = 24  # of a workload
 
 
@@ -80,9 +71,9 @@ def judge(events: Sequence[Event], contract: Contract, worker: Worker, *, seed: 
     garbled: list[str] = []
     compiled = compile_log(log)
     numbered = None if numbers is None else NumberedLog(compiled, numbers)
-    for name, order in _orders(log, reuses, seed):
-        if _replayed(outcome, name, compiled, numbered, order) and name not in garbled:
-            garbled.append(name)
+    for trial in trials(log, reuses, seed):
+        if _replayed(outcome, trial.name, compiled, numbered, trial.order) and trial.name not in garbled:
+            garbled.append(trial.name)
     if contract is Contract.SETTLED:
         poisoned = compile_log(lower(events, worker=worker, poisons=True))
         if _replayed(outcome, POISONED, poisoned, None, LaunchOrder(poisoned.log).transfers_first()):
@@ -99,17 +90,6 @@ def _without_a_race(garbled: Sequence[str], frees: Sequence[Race], reuses: Seque
         yield f"garbled {', '.join(orders)} only, and there is no race"
     if POISONED in garbled and not (orders or frees or reuses):
         yield "garbled by poison, and no free comes too early"
-
-
-def _orders(log: OpLog, reuses: Iterable[Race], seed: int) -> Iterator[tuple[str, list[int]]]:
-    order = LaunchOrder(log)
-    yield ENQUEUED, order.enqueue()
-    yield TRANSFERS_FIRST, order.transfers_first()
-    yield COMPUTE_FIRST, order.compute_first()
-    yield RANDOM, order.random(seed)
-    pairs = list(dict.fromkeys([(race.first.at, race.second.at) for race in reuses]))
-    for first, second in pairs[:DIRECTED_MAX]:
-        yield DIRECTED, order.directed(first, second)
 
 
 def _replayed(outcome: Outcome, name: str, compiled: CompiledLog, numbered: NumberedLog | None, order: list[int]) -> bool:

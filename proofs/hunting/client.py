@@ -20,7 +20,6 @@ from settled.proofs.hunting.plain import workload_of
 
 WORKER_MODULE = "settled.proofs.hunting.worker"
 _SECONDS_TO_END = 10.0  # after an interrupt
-_LINES_OF_STDERR = 15
 
 
 class RemoteHunt:
@@ -60,7 +59,7 @@ class RemoteHunt:
             if self._is_done or self._has_failed or self._is_stopped:
                 log.unlink()
         if not self._is_done and not self._is_stopped:
-            raise HarnessError(f"{self.plan.engine}: the worker {_how_it_ended(worker)}; {_told_in(log)}")
+            raise HarnessError(f"{self.plan.engine}: the worker {_how_it_ended(worker)}{_last_words(log)}", f"all that it said is in {log}")
         return self.progress
 
     def stop(self) -> None:
@@ -109,7 +108,7 @@ class RemoteHunt:
             self._has_failed = True
             if "workload" in told:
                 raise WorkloadFailedError(told["message"], workload_of(told["workload"]), told["number"])
-            raise HarnessError(f"{self.plan.engine}: {told['message']}")
+            raise HarnessError(f"{self.plan.engine}: {told['message']}", told["hint"])
 
 
 def _new_log() -> Path:
@@ -135,7 +134,7 @@ def _how_it_ended(worker: subprocess.Popen[str]) -> str:
     return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
 
 
-def _told_in(log: Path) -> str:
-    """Where it stands what a worker said, and its last lines."""
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LINES_OF_STDERR:]
-    return "\n".join([f"what it said is in {log}{', which ends:' if lines else ''}", *(f"  {line}" for line in lines)])
+def _last_words(log: Path) -> str:
+    """The last line of what a worker said: of a traceback, that is the error."""
+    lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    return f": {lines[-1]}" if lines else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from difflib import get_close_matches
 from typing import NamedTuple, cast
 
 from settled.model.disciplines import DISCIPLINES
@@ -21,7 +22,11 @@ ENGINES = (REFERENCE, *_FACTORIES)
 
 
 class EngineError(ValueError):
-    """No engine of that name, or another release than the one that is installed; the message says which."""
+    """No engine of that name, or another release than the one that is installed; the message says which. `hint`: how to mend it."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
 
 
 class EngineName(NamedTuple):
@@ -38,9 +43,11 @@ def parse_engine(text: str) -> EngineName:
     """Raises EngineError."""
     name, _, release = text.partition("==")
     if name not in ENGINES:
-        raise EngineError(f"unknown engine {text!r}; expected one of {', '.join(ENGINES)}, or one of them ==RELEASE")
+        hint = "".join(f"did you mean {found}?" for found in get_close_matches(name, ENGINES, n=1))
+        raise EngineError(f"unknown engine {text!r}; expected one of {', '.join(ENGINES)}, or one of them ==RELEASE", hint)
     if name == REFERENCE and (release or RIGHT_DISCIPLINE) not in DISCIPLINES:
-        raise EngineError(f"unknown discipline {release!r} of the reference; expected one of {', '.join(DISCIPLINES)}")
+        hint = "".join(f"did you mean {name}=={found}?" for found in get_close_matches(release, DISCIPLINES, n=1))
+        raise EngineError(f"unknown discipline {release!r} of the reference; expected one of {', '.join(DISCIPLINES)}", hint)
     return EngineName(name, release)
 
 
@@ -51,5 +58,5 @@ def factory_of(engine: EngineName) -> EngineFactory:
     module, name = _FACTORIES[engine.name]
     factory = cast(EngineFactory, getattr(importlib.import_module(module), name)())
     if engine.release and factory.name.split()[-1] != engine.release:
-        raise EngineError(f"{engine} is asked for, but {factory.name} is installed here")
+        raise EngineError(f"{engine} is asked for, but {factory.name} is installed here", f"settled engines install {engine}")
     return factory

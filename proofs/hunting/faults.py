@@ -23,7 +23,14 @@ _REFERENCE, _ADAPTERS = "settled.reference.", "settled.reference.engines."
 
 
 class HarnessError(RuntimeError):
-    """The harness itself failed, or asked for what no user of the engine could: nothing is known about the engine."""
+    """The harness itself failed, or asked for what no user of the engine could: nothing is known about the engine.
+
+    `hint`: how to mend it, if known.
+    """
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
 
 
 class HangError(BaseException):

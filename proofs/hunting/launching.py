@@ -50,5 +50,7 @@ def _installed(engine: EngineName) -> Installed | None:
     if found:
         return found[-1]
     if importlib.util.find_spec(recipe_named(engine.name).package) is None:
-        raise EngineError(f"{engine} is not installed: settled engines install {engine}")
+        here = ", ".join(each.version for each in installed_releases(engine.name))
+        instead = f"; here are {here}" if here else ""
+        raise EngineError(f"{engine} is not installed{instead}", f"settled engines install {engine}")
     return None

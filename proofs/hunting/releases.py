@@ -13,6 +13,8 @@ from typing import Any
 
 from settled.proofs.hunting.campaign import Plan, Progress, Told, WorkloadFailedError
 from settled.proofs.hunting.client import RemoteHunt
+from settled.proofs.hunting.engines import EngineError
+from settled.proofs.hunting.faults import HarnessError
 from settled.proofs.hunting.launching import remote_hunt
 
 _SECONDS_BETWEEN_LOOKS = 0.2
@@ -80,11 +82,18 @@ class ReleasesHunt:
                     hunt.run()
         except Exception as error:
             if not self._is_stopped:
-                result.error = f"{type(error).__name__}: {error}"
+                result.error = _in_words(error)
                 result.failed = error if isinstance(error, WorkloadFailedError) else None
 
     def _later(self, call: Callable[[Any], None]) -> Callable[[Any], None]:
         return lambda told: self._calls.put(partial(call, told))
+
+
+def _in_words(error: Exception) -> str:
+    """What is wrong, and how to mend it if that is known."""
+    if not isinstance(error, HarnessError | EngineError):
+        return f"{type(error).__name__}: {error}"
+    return f"{error}{f' ({error.hint})' if error.hint else ''}"
 
 
 def plans_for(plan: Plan, releases: Sequence[str]) -> list[Plan]:

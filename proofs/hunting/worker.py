@@ -23,6 +23,7 @@ from settled.proofs.hunting.workloads import MixError
 from settled.reference.engines.setup import SetupError
 
 EXIT_DONE, EXIT_FAILED, EXIT_ALONE = 0, 2, 3
+_HINT_BROKEN = "settled engines list says which releases can be imported; settled engines remove and install bring one anew"
 _SECONDS_BETWEEN = 0.25  # two reports of progress
 
 
@@ -63,8 +64,11 @@ class Worker:
             self._say(PROGRESS, progress=progress_as_dict(hunt.progress))
             self._say(FAILED, message=str(error), number=error.number, workload=workload_as_dict(error.workload))
             return EXIT_FAILED
-        except (EngineError, MixError, ImportError, SetupError) as error:
-            self._say(FAILED, message=f"{type(error).__name__}: {error}")
+        except ImportError as error:
+            self._say(FAILED, message=f"cannot be imported: {type(error).__name__}: {error}", hint=_HINT_BROKEN)
+            return EXIT_FAILED
+        except (EngineError, MixError, SetupError) as error:
+            self._say(FAILED, message=str(error), hint=getattr(error, "hint", ""))
             return EXIT_FAILED
         self._say(DONE, progress=progress_as_dict(hunt.progress))
         return EXIT_DONE

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from settled.model.trace_io import write_trace
 from settled.proofs.cap_table import SHOWN, TABLE, CapRow, Numbers, trace
+from settled.proofs.folder import naming
 
 
 def print_caps(console: Console) -> None:
@@ -48,7 +49,7 @@ def write_traces(folder: Path) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     for number, (row, numbers) in enumerate(exceeded, 1):
         path = folder / f"{row.name.replace(' ', '-')}-{number}.ndjson"
-        with path.open("w", encoding="utf-8") as out:
+        with naming(path), path.open("w", encoding="utf-8") as out:
             write_trace(trace(row, numbers), out)
     return len(exceeded)
 

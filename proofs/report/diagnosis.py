@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import NamedTuple
 
 # What it is for; the first group is required.
@@ -25,11 +28,17 @@ _OPTIONAL = {
     "ruff": ("format and lint", "test"),
     "import-linter": ("import rules", "test"),
     "hatchling": ("building the wheel", "test"),
+    "coverage": ("whether tests reach every line", "test"),
     "selenium": ("the browser tests of pages", "test"),
     "torch": ("real KV buffers: diff, refute --bytes", "device"),
     "numpy": ("what torch needs of arrays", "device"),
     "triton": ("kernels: diff --device cuda", "cuda"),
 }
+
+EXTRA_OF = {package: extra for package, (_, extra) in _OPTIONAL.items()}
+_IMPORTED_AS = {"z3-solver": "z3", "pytest-xdist": "xdist", "import-linter": "importlinter"}
+# Module → the package that brings it.
+MODULES = {_IMPORTED_AS.get(package, package): package for package in (*_REQUIRED, *_OPTIONAL)}
 
 
 class Finding(NamedTuple):
@@ -60,6 +69,7 @@ def diagnose() -> Iterator[Finding]:
     yield _solver("z3", "z3-solver", is_required=True)
     yield _solver("cvc5", "cvc5", is_required=False)
     yield _engines()
+    yield _c_compiler()
     yield _device()
 
 
@@ -101,11 +111,22 @@ def _device() -> Finding:
     return Finding("device", "no CUDA device", purpose, "", False)
 
 
+def _c_compiler() -> Finding:
+    """What Triton builds the launchers of its kernels with: what CC names, or else gcc or clang."""
+    names = [os.environ["CC"]] if os.environ.get("CC") else ["gcc", "clang"]
+    found = next(filter(None, map(shutil.which, names)), None)
+    hint = "" if found else "install gcc or clang, or name one by CC"
+    return Finding("C compiler", Path(found).name if found else "missing", "kernels on a CUDA device", hint, found is not None)
+
+
 def _engines() -> Finding:
     """The releases that lie here; `settled engines list` tells whether each can be imported."""
     from settled.reference.engines.environments.installed import installed_releases
 
-    here = ", ".join(str(release) for release in installed_releases())
+    try:
+        here = ", ".join(str(release) for release in installed_releases())
+    except (OSError, ValueError) as error:
+        return Finding("engines", f"unreadable: {error}", "settled hunt", getattr(error, "hint", ""), False)
     return Finding("engines", here or "none", "settled hunt", "" if here else "settled engines install vllm", bool(here), False)
 
 

@@ -16,6 +16,7 @@ from settled.model.search.induction import Obligation, with_covers
 from settled.model.smtlib import script
 from settled.proofs import found
 from settled.proofs.catalogue import THEOREMS
+from settled.proofs.folder import naming
 from settled.proofs.theorem import Theorem
 
 
@@ -38,7 +39,8 @@ def export(keys: Sequence[str], folder: Path, theorems: Mapping[str, Theorem] = 
             written.add(path)
             path.parent.mkdir(parents=True, exist_ok=True)
             comment = f"{query.title}: {query.obligation.name}\nexpected: {query.expected}"
-            path.write_text(script(query.obligation.query(), comment=comment), encoding="utf-8")
+            with naming(path):
+                path.write_text(script(query.obligation.query(), comment=comment), encoding="utf-8")
     return len(written)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from settled.proofs.folder import naming
 from settled.proofs.graphs.dot import Attributes, dot_lines
 from settled.proofs.graphs.explore import Circle, StateGraph, explore
 from settled.proofs.graphs.scenarios import SCENARIOS
@@ -140,12 +141,17 @@ def _write(each: Explored, folder: Path) -> None:
         return {"color": "orange"} if node in circling else {"color": "green"} if node in each.states.done else {}
 
     lines = dot_lines(each.states.graph, each.name, edge_label="label", look=look)
-    (folder / f"{each.name}.dot").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    _write_lines(folder / f"{each.name}.dot", lines)
     if each.worst is not None:
         waits = wait_for_graph(each.states.engine(each.worst))
         on_cycle = set(cycle_of(waits))
         lines = dot_lines(waits, f"{each.name}, state {each.worst}", edge_label="reason", look=lambda node: _red(node in on_cycle))
-        (folder / f"{each.name}.waits.dot").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        _write_lines(folder / f"{each.name}.waits.dot", lines)
+
+
+def _write_lines(path: Path, lines: Iterable[str]) -> None:
+    with naming(path):
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _red(is_red: bool) -> Attributes:

@@ -12,7 +12,9 @@ from settled.model.events import Config
 from settled.model.monitor import default_contract
 from settled.model.properties import Contract
 from settled.model.trace_io import TraceError, read_trace
+from settled.proofs.cli.refusal import Refusal
 from settled.proofs.differential.one import Outcome, judge
+from settled.proofs.folder import naming
 from settled.proofs.report.console import make_console
 from settled.proofs.runner import Exit
 from settled.reference.device.foresight import LoweringError
@@ -26,7 +28,7 @@ from settled.reference.device.worker import RIGHT_WORKER, TOLD_OF_NULLS
 def run(path: Path, contract: Contract | None, *, seed: int, log_path: Path | None, as_json: bool) -> Exit:
     """`contract` None: the default of the trace's configuration. `seed`: of the random order. `log_path`: where the op log is written.
 
-    Raises OSError where it cannot be.
+    Raises OSError where it cannot be, Refusal for a trace that cannot be lowered.
     """
     try:
         with path.open("rb") as lines:
@@ -38,13 +40,11 @@ def run(path: Path, contract: Contract | None, *, seed: int, log_path: Path | No
         outcome = judge(events, contract, RIGHT_WORKER, seed=seed, numbers=Numbers())
         told = judge(events, contract, TOLD_OF_NULLS, seed=seed, numbers=Numbers())
     except (LoweringError, TagError) as error:
-        click.echo(f"settled diff: {path}: {error}", err=True)
-        return Exit.BAD_INPUT
+        raise Refusal(f"{path}: {error}") from error
     except TraceError as error:
-        click.echo(f"settled diff: {error}", err=True)
-        return Exit.BAD_INPUT
+        raise Refusal(error) from error
     if log_path is not None:
-        with log_path.open("w", encoding="utf-8") as out:
+        with naming(log_path), log_path.open("w", encoding="utf-8") as out:
             write_log(log, out)
     code = Exit.HOLDS if _is_clean(outcome) and _is_clean(told) else Exit.VIOLATED
     if as_json:

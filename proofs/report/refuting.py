@@ -22,6 +22,7 @@ from settled.model.kinds import SlidingWindow
 from settled.model.properties import Property
 from settled.model.search.bounded import Shortest, UndecidedError
 from settled.model.trace_io import encode_event, write_trace
+from settled.proofs.folder import naming
 from settled.proofs.progress import STEPS_MAX, two_requests
 from settled.proofs.refutations import Counterexample, Refutation, Replayed, run_on_reference, search
 from settled.proofs.report.console import make_console
@@ -156,7 +157,8 @@ def _problem(refutation: Refutation, counterexample: Counterexample | None) -> s
 def _write(counterexample: Counterexample, replayed: Replayed | None, folder: Path) -> None:
     """As NDJSON, for `settled check` to tell apart."""
     for name, events in _traces(counterexample, replayed).items():
-        with (folder / f"{name}.ndjson").open("w", encoding="utf-8") as out:
+        path = folder / f"{name}.ndjson"
+        with naming(path), path.open("w", encoding="utf-8") as out:
             write_trace(events, out)
 
 

@@ -14,7 +14,8 @@ from rich.table import Table
 
 from settled.model.monitor import Verdict
 from settled.model.properties import Property
-from settled.proofs.cli.ending import EXIT_BAD_INPUT, EXIT_INTERRUPTED
+from settled.proofs.cli.ending import EXIT_INTERRUPTED
+from settled.proofs.cli.refusal import EXIT_BAD_INPUT
 from settled.proofs.hunting.campaign import INSPECTED_EVERY, Judged, Plan, Progress
 from settled.proofs.hunting.corpus import HuntCorpus, kept_failure
 from settled.proofs.hunting.finding import contract_name, finding_as_dict

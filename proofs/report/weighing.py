@@ -24,7 +24,7 @@ from settled.proofs.costs import COMPARED, SEEDS, STEPS, Cost, cost_of
 from settled.proofs.processes import in_order
 from settled.proofs.progress import STEPS_MAX, Progress, progress
 from settled.proofs.refutations import WINDOWED
-from settled.proofs.report.console import make_console
+from settled.proofs.report.console import is_watched, make_console
 from settled.proofs.runner import Exit
 from settled.proofs.weighing import COLUMNS, IN_FLIGHT, SEARCHED, Cell, Weighing, Word, kind_weighed
 
@@ -78,7 +78,7 @@ def run(names: Sequence[str], *, as_json: bool) -> Exit:
 
 def _progress_line(console: Console, *, quiet: bool) -> Status:
     """A line that says what is being weighed, on a terminal only."""
-    errors = Console(stderr=True, quiet=quiet or not sys.stderr.isatty() or not console.is_terminal)
+    errors = Console(stderr=True, quiet=quiet or not sys.stderr.isatty() or not is_watched(console))
     return Status("", console=errors)
 
 

@@ -41,7 +41,7 @@ def page_data(timeline: Timeline, about: About = NOTHING) -> dict[str, Any]:
     return {
         "source": printable(timeline.source),
         "engine": printable(timeline.config.engine),
-        "finding": printable(about.sentence) if first is None else "",
+        "finding": None if first is not None or not about.sentence else {"property": about.property, "sentence": printable(about.sentence)},
         "first": first or 0,
         "contract": {"name": timeline.contract, "meaning": timeline.contract.meaning, "isDefault": timeline.is_default_contract},
         "numBlocks": timeline.config.num_blocks,

@@ -9,7 +9,7 @@ from pathlib import Path
 from settled.model.events import Event
 from settled.model.properties import Contract
 from settled.model.trace_io import TraceError
-from settled.proofs.folder import Folder
+from settled.proofs.folder import Folder, naming
 from settled.proofs.showing.data import About
 from settled.proofs.showing.page import page_of
 from settled.proofs.showing.perfetto import perfetto_of
@@ -44,6 +44,10 @@ def write_pictures(timeline: Timeline, files: Files) -> list[Path]:
 
 
 def _write(path: Path, text: str) -> None:
+    if path.exists() and not path.is_file():  # a device or a pipe is written to; a file that took its place would be no help
+        with naming(path):
+            path.write_text(text, encoding="utf-8")
+        return
     Folder(path.parent).replace(path, text)
 
 

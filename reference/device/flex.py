@@ -1,7 +1,7 @@
 """FlexAttention as a peer of the kernel: the same rows, from the same memory, through a BlockMask made of the device's block table.
 
 It shares no arithmetic with `attention.py` and gathers nothing: memory is one long sequence of keys, a row's mask names the pages that its
-table row names, and what a key's position is follows from the page that it lies on. Eager on the CPU; nothing is compiled.
+table row names, and what a key's position is follows from the page that it lies on. Eager, wherever memory is; nothing is compiled.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from settled.reference.device.compiled import CompiledLog, Step
-from settled.reference.device.memory import Memory
 from settled.reference.device.numbered import NumberedLog
 from settled.reference.device.ops import KeysPart
 
@@ -20,13 +19,16 @@ class FlexError(ValueError):
     """A row reads two positions through one page, as null entries make it: a BlockMask has each page once."""
 
 
-def flex_outputs(numbered: NumberedLog, step: Step, memory: Memory) -> Tensor:
-    """The outputs of the step's rows, [rows, head_dim], from memory and table as they stand after the step. Raises FlexError."""
+def flex_outputs(numbered: NumberedLog, step: Step, keys: Tensor, values: Tensor, table: Tensor) -> Tensor:
+    """The outputs of the step's rows, [rows, head_dim], from memory and table as they stand after the step. Raises FlexError.
+
+    `keys`, `values`: [slots, head_dim], those of the log's blocks first; `table` [rows, width], of block ids.
+    """
     compiled = numbered.compiled
-    rows = _Rows(compiled, step, compiled.tables[memory.table])
-    queries = numbered.steps[step.op].queries[:, None, None, :]
-    keys, values = (whole[: compiled.num_slots].expand(len(rows.queries), 1, -1, -1) for whole in (memory.keys, memory.values))
-    return flex_attention(queries, keys.nan_to_num(), values.nan_to_num(), block_mask=rows.mask())[:, 0, 0]
+    rows = _Rows(compiled, step, table)
+    queries = numbered.steps[step.op].queries[:, None, None, :].to(keys.device)
+    pages = [whole[: compiled.num_slots].nan_to_num().expand(len(rows.queries), 1, -1, -1) for whole in (keys, values)]
+    return flex_attention(queries, *pages, block_mask=rows.mask(keys.device))[:, 0, 0]
 
 
 class _Rows:
@@ -39,13 +41,14 @@ class _Rows:
         self.sizes: list[int] = []
         self.pages: list[dict[int, int]] = []
         self.ranges: list[tuple[tuple[int, int], ...]] = []
+        entries = table.tolist()
         for part in step.work.parts:
             reading = compiled.readings[part.group]
             if not isinstance(part, KeysPart) or reading is None:
                 continue
             size = compiled.log.groups[part.group].block_size
             for query in range(part.start, part.start + part.tokens):
-                self._add(table[part.row].tolist(), size, query, reading(query, part.prompt_tokens))
+                self._add(entries[part.row], size, query, reading(query, part.prompt_tokens))
 
     def _add(self, row: list[int], size: int, query: int, ranges: tuple[tuple[int, int], ...]) -> None:
         blocks = sorted({position // size for first, end in ranges for position in range(first, end)})
@@ -57,20 +60,14 @@ class _Rows:
         self.pages.append(pages)
         self.ranges.append(ranges)
 
-    def mask(self) -> BlockMask:
-        rows = len(self.queries)
-        counts = torch.tensor([len(pages) for pages in self.pages], dtype=torch.int32).reshape(rows, 1, 1)
-        indices = torch.zeros(rows, 1, 1, self.num_pages, dtype=torch.int32)
-        block_of = torch.full((rows, self.num_pages), -1, dtype=torch.int64)
-        pieces = max(map(len, self.ranges))
-        firsts, ends = torch.zeros(rows, pieces, dtype=torch.int64), torch.zeros(rows, pieces, dtype=torch.int64)
-        for row, (pages, ranges) in enumerate(zip(self.pages, self.ranges, strict=True)):
-            indices[row, 0, 0, : len(pages)] = torch.tensor(sorted(pages), dtype=torch.int32)
-            for page, block in pages.items():
-                block_of[row, page] = block
-            for piece, (first, end) in enumerate(ranges):
-                firsts[row, piece], ends[row, piece] = first, end
-        sizes, page_slots = torch.tensor(self.sizes), self.page
+    def mask(self, device: torch.device) -> BlockMask:
+        rows, pieces = len(self.queries), max(map(len, self.ranges))
+        counts = torch.tensor([len(pages) for pages in self.pages], dtype=torch.int32, device=device).reshape(rows, 1, 1)
+        indices = torch.tensor([_padded(sorted(pages), self.num_pages) for pages in self.pages], dtype=torch.int32, device=device)
+        block_of = torch.tensor([[pages.get(page, -1) for page in range(self.num_pages)] for pages in self.pages], device=device)
+        firsts = torch.tensor([_padded([first for first, _ in ranges], pieces) for ranges in self.ranges], device=device)
+        ends = torch.tensor([_padded([end for _, end in ranges], pieces) for ranges in self.ranges], device=device)
+        sizes, page_slots = torch.tensor(self.sizes, device=device), self.page
 
         def is_read(row: Tensor, head: Tensor, query: Tensor, slot: Tensor) -> Tensor:
             block, offset = block_of[row, slot // page_slots], slot % page_slots
@@ -83,10 +80,14 @@ class _Rows:
 
         return BlockMask.from_kv_blocks(
             counts,
-            indices,
+            indices[:, None, None],
             None,
             None,
             BLOCK_SIZE=(1, page_slots),
             mask_mod=is_read,
             seq_lengths=(1, self.num_pages * page_slots),
         )
+
+
+def _padded(values: list[int], length: int) -> list[int]:
+    return values + [0] * (length - len(values))

@@ -47,11 +47,6 @@ class Outcome:
     store_differing: Tensor = None
 
     @property
-    def state_digests(self) -> Tensor:
-        """Of the one tag that each state has."""
-        return mix(self.state_found)
-
-    @property
     def is_clean(self) -> bool:
         """Everything was read, every tag was right, every store brought the right bytes."""
         found = (self.wrong, self.state_wrong, self.store_wrong, self.store_differing)

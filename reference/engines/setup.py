@@ -9,7 +9,14 @@ from settled.model.specs import KVCacheSpec
 
 
 class SetupError(ValueError):
-    """The engine does not accept this setup, or a workload asks for what no user of it could: misuse by the harness, never a finding."""
+    """The engine does not accept this setup, or a workload asks for what no user of it could: misuse by the harness, never a finding.
+
+    `hint`: how to mend it, if known.
+    """
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
 
 
 class KVRole(StrEnum):

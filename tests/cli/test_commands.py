@@ -108,7 +108,7 @@ def test_a_missing_solver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cvc5", None)
     result = run("prove", "T5", "--solver", "cvc5")
     assert result.exit_code == 2
-    assert "cvc5 is not installed: pip install 'settled[cvc5]'" in result.output
+    assert result.stderr == "settled prove: cvc5 is not installed\n  hint: pip install 'settled[cvc5]'\n"
     assert Cvc5.name == "cvc5"
 
 

@@ -11,6 +11,7 @@ from types import ModuleType
 
 import pytest
 from click.testing import CliRunner
+from situations import prepare
 
 from settled.model.search import solver
 from settled.proofs.cli.main import cli
@@ -62,6 +63,40 @@ def test_a_package_that_is_missing_is_named_with_what_brings_it(monkeypatch: pyt
     assert found["mypy"].hint == "pip install 'settled[test]'"
     assert (found["cvc5 decides a query"].state, found["cvc5 decides a query"].hint) == ("unknown", "needs cvc5")
     assert CliRunner().invoke(cli, ["doctor"]).exit_code == 3  # msgspec is required
+
+
+def test_a_compiler_is_looked_for_as_triton_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    none = _compiler()
+    assert (none.state, none.hint, none.is_required) == ("missing", "install gcc or clang, or name one by CC", False)
+    (tmp_path / "clang").touch(0o755)
+    assert (_compiler().state, _compiler().hint) == ("clang", "")
+    monkeypatch.setenv("CC", "gcc-15")
+    assert _compiler().state == "missing"
+
+
+def _compiler() -> diagnosis.Finding:
+    return next(finding for finding in diagnosis.diagnose() if finding.name == "C compiler")
+
+
+def test_engines_that_cannot_be_read_do_not_end_the_diagnosis(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SETTLED_HOME", str(tmp_path))
+    prepare(tmp_path)
+    (tmp_path / "engines-here" / "engines").rename(tmp_path / "engines")
+    monkeypatch.setattr(diagnosis, "installed", lambda package: None)
+    assert _engines().state == "vllm 0.10.0, vllm 0.25.1, vllm 0.26.0"
+    release = tmp_path / "engines" / "release-vllm-0.25.1"
+    (release / "release.json").write_text("{", encoding="utf-8")
+    assert _engines().state.startswith(f"unreadable: {release}/release.json: damaged (")
+    assert _engines().hint == f"remove {release} and install the release anew"
+    listed = CliRunner().invoke(cli, ["engines", "list"])
+    assert listed.exit_code == 2
+    assert listed.stderr.startswith(f"settled engines list: {release}/release.json: damaged (")
+
+
+def _engines() -> diagnosis.Finding:
+    return next(finding for finding in diagnosis.diagnose() if finding.name == "engines")
 
 
 def test_a_damaged_torch_does_not_end_the_diagnosis(monkeypatch: pytest.MonkeyPatch) -> None:

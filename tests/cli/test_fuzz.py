@@ -139,7 +139,7 @@ def test_a_folder_that_cannot_be_made_is_bad_input(tmp_path: Path) -> None:
         stdout, stderr = started.communicate(timeout=60)
     assert started.returncode == 2
     assert stdout == b""
-    assert stderr.decode() == f"settled: {tmp_path}/file/below: Not a directory\n"
+    assert stderr.decode().startswith(f"settled fuzz: {tmp_path}/file/below: Not a directory\n  hint: ")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
@@ -148,7 +148,7 @@ def test_a_folder_that_cannot_be_written_is_bad_input() -> None:
         stdout, stderr = started.communicate(timeout=60)
     assert started.returncode == 2
     assert stdout == b""
-    assert re.fullmatch(rb"settled: /proc/self/.writable: [A-Z][a-z ]+\n", stderr)
+    assert re.fullmatch(rb"settled fuzz: /proc/self/.writable: [A-Z][a-z ]+\n  hint: .+\n", stderr)
 
 
 def test_an_interrupt_keeps_what_was_found(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_an_interrupt_keeps_what_was_found(tmp_path: Path) -> None:
         started.stdout.readline()  # and written and shrunk
         started.send_signal(signal.SIGINT)
         _, stderr = started.communicate(timeout=60)
-    assert (started.returncode, stderr) == (130, b"settled: interrupted\n")
+    assert (started.returncode, stderr.splitlines()[0]) == (130, b"settled fuzz: interrupted")
     assert not list(tmp_path.glob("*.part"))
     kept = list(tmp_path.glob("*.json"))
     assert kept

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
@@ -17,11 +17,12 @@ from settled.proofs.cli.main import cli
 from settled.proofs.differential import campaign, one, racing
 from settled.proofs.differential.campaign import Shard, Total, run_shard
 from settled.proofs.differential.families import FAMILIES
-from settled.proofs.differential.one import DIRECTED, ENQUEUED, POISONED, TRANSFERS_FIRST, Outcome, run
+from settled.proofs.differential.one import POISONED, Outcome, run
 from settled.proofs.differential.rows import ROWS, Expected, Row
 from settled.proofs.report import differing
 from settled.reference.device.payload import Numbers
 from settled.reference.device.results import Counts
+from settled.reference.device.trials import ALWAYS_TRIED, DIRECTED, ENQUEUED, TRANSFERS_FIRST
 
 # Seeds that show what the row must; found by `settled diff ROW --json`, and the test fails if they no longer do.
 SHOWING = {
@@ -147,7 +148,7 @@ def test_orders_that_differ_without_a_race_and_poison_without_a_free_are_contrad
     def said(*garbled: str) -> list[str]:
         return list(one._without_a_race(garbled, (), ()))
 
-    assert said() == said(*one.ALWAYS_TRIED) == said(*one.ALWAYS_TRIED, POISONED) == []
+    assert said() == said(*ALWAYS_TRIED) == said(*ALWAYS_TRIED, POISONED) == []
     assert said(ENQUEUED) == ["garbled as enqueued only, and there is no race"]
     assert said(POISONED) == ["garbled by poison, and no free comes too early"]
 
@@ -251,8 +252,7 @@ def test_an_interrupt_loses_nothing(monkeypatch: pytest.MonkeyPatch, as_json: bo
 def test_bad_input_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert diff("nonsense").exit_code == 2
     assert "unknown row 'nonsense'" in diff("nonsense").output
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr("settled.proofs.cli.diff.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "torch", None)
     result = diff("settled/loads")
     assert result.exit_code == 2
     assert "pip install 'settled[device]'" in result.output

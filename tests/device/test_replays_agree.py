@@ -65,6 +65,14 @@ def test_a_tag_is_wrong_exactly_where_the_output_differs(kind: str, numbers: Num
     assert right > 20
 
 
+def flex_of(device: Replay, step: Step) -> torch.Tensor:
+    """Of memory as it stands."""
+    numbered, memory = device.numbers, device.memory
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # torch advises to compile
+        return flex_outputs(numbered, step, memory.keys, memory.values, device.compiled.tables[memory.table])
+
+
 @KEYS
 @pytest.mark.parametrize(("numbers", "bound"), [(Numbers(), 1e-12), (Numbers(is_single=True), 1e-5)], ids=["float64", "float32"])
 def test_outputs_are_near_the_ground_truth_and_flex_attention(kind: str, numbers: Numbers, bound: float) -> None:
@@ -79,10 +87,7 @@ def test_outputs_are_near_the_ground_truth_and_flex_attention(kind: str, numbers
         if isinstance(step, Step):
             truth = true_outputs(compiled, step, numbers)
             assert float((device.outputs - truth).abs().max()) < bound
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)  # torch advises to compile
-                peer = flex_outputs(counted, step, device.memory)
-            assert float((peer - truth).abs().max()) < bound
+            assert float((flex_of(device, step) - truth).abs().max()) < bound
             holes += sum(block == 0 for part in step.work.parts for block in part.blocks)
     assert device.result.counts.is_clean
     assert holes or kind == "full", "blocks that no query reads any more are null entries"
@@ -102,12 +107,10 @@ def test_flex_attention_sees_what_the_kernel_sees_in_a_garbled_memory() -> None:
     step = compiled.launches[last]
     assert isinstance(step, Step)
     assert device.result.counts.rows_reading_null == 1
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        assert float((flex_outputs(counted, step, device.memory) - device.outputs).abs().max()) < 1e-12
+    assert float((flex_of(device, step) - device.outputs).abs().max()) < 1e-12
     device.memory.table = 0
     with pytest.raises(FlexError, match=r"query 4 reads blocks \[0, 1, 2\] through pages \[0, 0, 0\]"):
-        flex_outputs(counted, step, device.memory)
+        flex_of(device, step)
 
 
 @KINDS

@@ -238,7 +238,7 @@ BAD: dict[str, tuple[str | bytes, str]] = {
         "process: Expected `array` of length 3, got 2 - at `$.requests[",
     ),
     "schema 2": (config_with(schema=2), "config: schema 2 is not supported; expected 1"),
-    "no schema": (config_without("schema"), "config: schema None is not supported; expected 1"),
+    "no schema": (config_without("schema"), "config: missing key `schema`: expected 1"),
     "no engine": (config_without("engine"), "config: missing key `engine`"),
     "no groups": (config_without("groups"), "config: groups must be a list of at least one group"),
     "an empty list of groups": (config_with(groups=[]), "config: groups must be a list of at least one group"),

@@ -139,5 +139,5 @@ def test_a_trace_that_contradicts_itself_is_shown_as_far_as_it_goes(tmp_path: Pa
     assert path is not None
     data = json.loads(path.read_text().split('<script type="application/json" id="data">')[1].split("</script>")[0])
     assert len(data["events"]["lines"]) == 9
-    assert data["finding"].startswith("the engine failed. The trace goes on with line 10: process: step 99 is not unprocessed")
+    assert data["finding"]["sentence"].startswith("the engine failed. The trace goes on with line 10: process: step 99 is not unprocessed")
     assert any(isinstance(event, Allocate) for event in events)

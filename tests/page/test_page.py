@@ -115,9 +115,9 @@ def test_a_page_begins_with_what_it_is_about() -> None:
     told = [each["property"] for each in page_data(timeline)["violations"]]
     assert page_data(timeline)["first"] == 0 == told.index("read_resident")
     wanted = page_data(timeline, About("write_owned", "", "so it is"))
-    assert (wanted["first"], wanted["finding"]) == (told.index("write_owned"), "")
+    assert (wanted["first"], wanted["finding"]) == (told.index("write_owned"), None)
     other = page_data(timeline, About("engine_fault", "KeyError", "it failed"))
-    assert (other["first"], other["finding"]) == (0, "it failed")
+    assert (other["first"], other["finding"]) == (0, {"property": "engine_fault", "sentence": "it failed"})
 
 
 def test_the_same_trace_makes_the_same_page() -> None:

@@ -115,9 +115,10 @@ const Main = (() => {
     if (Model.usedBlocks.length > ROWS_MANY) View.state.choice = "request";
     if (Model.violations.length) View.select(Model.data.first);
     else {
-      View.go(Model.steps[0]?.begin ?? 0);
+      View.go(Model.data.finding ? Model.size - 1 : Model.steps[0]?.begin ?? 0);
       View.choose(View.state.choice);
-      View.show(0, Math.min(Model.size, SHOWN_FIRST));
+      const end = Math.max(View.state.cursor + 1, Math.min(Model.size, SHOWN_FIRST));
+      View.show(end - SHOWN_FIRST, end);
     }
     draw();
     document.documentElement.dataset.ready = "yes";

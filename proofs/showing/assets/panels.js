@@ -13,7 +13,7 @@ const Panels = (() => {
   function once() {
     byId("engine").text(data.engine);
     byId("source").text(`${data.source}, ${Model.size} events, contract ${data.contract.name}${data.contract.isDefault ? " (default)" : ""}`);
-    byId("verdict").classed("violated", data.numViolations > 0 || data.finding !== "");
+    byId("verdict").classed("violated", data.numViolations > 0 || data.finding !== null);
     const rows = byId("properties").select("tbody").selectAll("tr").data(data.verdict.properties).join("tr");
     rows.attr("title", (each) => [each.meaning, ...each.remarks].join("\n"));
     rows.append("td").text((each) => each.name);
@@ -54,11 +54,14 @@ const Panels = (() => {
     if (found) {
       headline.append("b").text(`${found.property} violated`);
       headline.append("span").text(` · ${meaning(found.property)}`);
+    } else if (data.finding) {
+      headline.append("b").text(`${data.finding.property} violated`);
+      headline.append("span").text(" · told by no single event of the trace");
     } else {
-      headline.append("b").text(data.finding ? "A finding" : EXIT[data.verdict.exitCode] ?? "");
-      if (!data.finding) headline.append("span").text(data.verdict.exitCode === 0 ? " · nothing that this trace records is violated" : "");
+      headline.append("b").text(EXIT[data.verdict.exitCode] ?? "");
+      headline.append("span").text(data.verdict.exitCode === 0 ? " · nothing that this trace records is violated" : "");
     }
-    byId("sentence").text([data.finding, found?.sentence ?? ""].filter((each) => each).join(" — "));
+    byId("sentence").text([data.finding?.sentence, found?.sentence].filter((each) => each).join(" — "));
     byId("why").text(found?.why ?? "");
     byId("number").text(found ? `violation ${state.violation + 1} of ${Model.violations.length}${data.numViolations > Model.violations.length ? ` kept, ${data.numViolations} in all` : ""}` : Model.violations.length ? `${Model.violations.length} violations` : "no violation");
     document.getElementById("previous").disabled = !Model.violations.length || state.violation === 0;

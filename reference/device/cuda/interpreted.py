@@ -1,4 +1,4 @@
-"""A log on the CPU, its kernels in Triton's interpreter: what a device would be told, without one. Two to six steps a second."""
+"""A log on the CPU, its kernels in Triton's interpreter: what a device would be told, without one. A few steps a second."""
 
 from __future__ import annotations
 

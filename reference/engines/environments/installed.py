@@ -30,7 +30,7 @@ class Installed(NamedTuple):
 
 
 class NotInstalledError(RequestError):
-    """A release that is not installed; the message says how to install it."""
+    """A release that is not installed; the hint says how to install it."""
 
 
 def python_tag() -> str:
@@ -67,9 +67,8 @@ def installed_release(engine: str, version: str) -> Installed:
     found = {each.version: each for each in installed_releases(recipe.engine)}
     if version not in found:
         here = f"installed: {', '.join(found)}" if found else "no release of it is installed"
-        raise NotInstalledError(
-            f"{recipe.project} {version} is not installed ({here}): settled engines install {recipe.project}=={version}"
-        )
+        hint = f"settled engines install {recipe.project}=={version}"
+        raise NotInstalledError(f"{recipe.project} {version} is not installed ({here})", hint)
     return found[version]
 
 
@@ -78,11 +77,19 @@ def version_key(version: str) -> tuple[int, ...]:
     return tuple(int(digits) for digits in re.findall(r"\d+", version))
 
 
+def _told_in(file: Path) -> dict[str, str]:
+    try:
+        told: dict[str, str] = json.loads(file.read_text(encoding="utf-8"))
+        return {name: told[name] for name in ("version", "source")}
+    except (ValueError, KeyError, TypeError) as error:
+        raise RequestError(f"{file}: damaged ({error})", f"remove {file.parent} and install the release anew") from error
+
+
 def _releases(engine: str | None) -> Iterator[Installed]:
     for recipe in RECIPES:
         python = environment_python(environment_folder(recipe))
         if engine in (None, recipe.engine) and python.exists():
             for file in engines_folder().glob(f"release-{recipe.engine}-*/{RELEASE_FILE}"):
-                told = json.loads(file.read_text(encoding="utf-8"))
+                told = _told_in(file)
                 if file.parent == release_folder(recipe, told["version"]):
                     yield Installed(recipe.engine, told["version"], file.parent, python, told["source"])

@@ -24,6 +24,8 @@ class InstallError(RuntimeError):
 class UnknownVersionError(InstallError):
     """The registry has the project and not this version of it; `known` are those that it has, in its order."""
 
+    hint = "NAME==newest, or NAME alone, is the newest that there is for this Python"
+
     def __init__(self, what: str, known: Sequence[str], log: Path) -> None:
         super().__init__(f"{what}: no such version for this Python; there are {_nearby(what, known)}; the log is {log}")
         self.what, self.known, self.log = what, tuple(known), log
@@ -36,6 +38,8 @@ class UnknownVersionError(InstallError):
 
 class NoNetworkError(InstallError):
     """The registry could not be reached."""
+
+    hint = "is there a network? pip takes registry and proxy from its own configuration: pip config list"
 
 
 def run_pip(python: Path, arguments: Sequence[str], log: Path, *, what: str, variables: Mapping[str, str] | None = None) -> None:

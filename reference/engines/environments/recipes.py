@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from difflib import get_close_matches
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
@@ -13,7 +14,11 @@ _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.!+_-]*")
 
 
 class RequestError(ValueError):
-    """What was asked for names no engine, or no release; the message says which."""
+    """What was asked for names no engine, or no release; the message says which. `hint`: how to mend it, if known."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
 
 
 class Source(Enum):
@@ -70,7 +75,9 @@ def recipe_named(name: str) -> Recipe:
     for recipe in RECIPES:
         if plain in (recipe.engine, recipe.project):
             return recipe
-    raise RequestError(f"unknown engine {name!r}; expected one of {', '.join(recipe.project for recipe in RECIPES)}")
+    known = [recipe.project for recipe in RECIPES]
+    hint = "".join(f"did you mean {found}?" for found in get_close_matches(plain, known, n=1))
+    raise RequestError(f"unknown engine {name!r}; expected one of {', '.join(known)}", hint)
 
 
 def parse_request(text: str) -> Request:

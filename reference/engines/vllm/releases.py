@@ -137,7 +137,8 @@ def installed_release() -> Release:
     try:
         release = version("vllm")
     except PackageNotFoundError:
-        raise SetupError("vLLM is not installed in this environment") from None
+        raise SetupError("vLLM is not installed in this environment", "settled engines install vllm") from None
     if _key(release) < _OLDEST:
-        raise SetupError(f"vLLM {release} is older than 0.11.0, the oldest release that this adapter can drive")
+        hint = "settled engines install vllm brings the newest release, and vllm==X another one"
+        raise SetupError(f"vLLM {release} is older than 0.11.0, the oldest release that this adapter can drive", hint)
     return Release(release)

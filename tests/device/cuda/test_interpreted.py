@@ -75,11 +75,14 @@ def test_clean_outputs_are_those_of_contiguous_memory_bit_for_bit(workload: Work
 
 def test_fault_1_is_a_load_over_keys_that_a_running_step_still_reads() -> None:
     ready = made(FAULT_1)
-    rows = garbled_of(interpreted(FAULT_1, ready), ready.compiled)
+    outcome = interpreted(FAULT_1, ready)
+    rows = garbled_of(outcome, ready.compiled)
     assert rows
     assert not any(row.is_null for row in rows)
     assert all("loaded" in ready.compiled.describe(row.found) for row in rows)
-    assert replay_interpreted(interpreted_launches(ready.compiled, ready.numbered)).is_clean, "as enqueued"
+    as_enqueued = replay_interpreted(interpreted_launches(ready.compiled, ready.numbered))
+    assert as_enqueued.is_clean
+    assert outcome.rows_differing(as_enqueued) == (outcome.wrong > 0).nonzero().flatten().tolist()
 
 
 def test_fault_2_is_a_read_through_a_null_entry() -> None:

@@ -162,8 +162,8 @@ def test_a_gate_changes_nothing_that_is_read() -> None:
     launches, order, step = decode()
     without = replay_interpreted(launches, order)
     assert without.wrong.tolist() == [-1] * (TILE + 8) + [0, 0]
-    for is_open, says in ((True, 1), (False, 2)):
-        arrived = gated(launches, step, 1, 1, is_open=is_open)
+    for is_open, tile, says in ((True, 1, 1), (False, 2, 2)):  # the row has two tiles
+        arrived = gated(launches, step, 1, tile, is_open=is_open)
         outcome = replay_interpreted(launches, order)
         assert arrived.tolist() == [says], "given up where nobody opens it"
         assert outcome.differences(without) == []
@@ -214,7 +214,7 @@ def test_attention_with_heads_and_without_tags_is_softmax_attention(numbers: tor
 
 
 def test_blocks_are_copied_whole_and_no_further() -> None:
-    page, slot = 5, 8
+    page, slot = 17, 8  # one slot more than a tile
     keys, values = torch.arange(4 * page * slot, dtype=torch.float32), torch.arange(4 * page * slot, dtype=torch.float32) + 0.5
     tags = torch.arange(4 * page)
     expected = [tensor.view(4, -1).clone() for tensor in (tags, keys, values)]

@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Everything that needs a CUDA device, in one command; a table last, gpu.json and gpu.txt in OUT (build/gpu).
+#
+#   tests/gpu/run.sh [--dry-run] [OUT]
+#
+# Exit code 0: all phases passed, or there is no device, torch or triton and nothing was run. 1: something failed.
+# --dry-run: the same programs on a fake device with interpreted kernels; it says nothing about a device, and measures nothing.
+# PYTHON: the interpreter, python3 if not set.
+set -uo pipefail
+cd "$(dirname "$0")/../.." || exit 1
+python=${PYTHON:-python3}
+export PYTHONPATH="$PWD/tests/ns${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
+export CUDA_MODULE_LOADING=EAGER CUDA_DEVICE_MAX_CONNECTIONS=32
+unset CUDA_LAUNCH_BLOCKING TRITON_INTERPRET
+
+dry=
+if [ "${1:-}" = --dry-run ]; then
+    dry=--dry-run
+    shift
+fi
+out=${1:-build/gpu}
+
+reason=$(timeout -k 5 180 "$python" tests/gpu/run_phase.py --missing ${dry:+"$dry"})
+case $? in
+    0) ;;
+    3)
+        echo "tests/gpu: nothing was run, all phases are skipped: $reason"
+        exit 0
+        ;;
+    *)
+        echo "tests/gpu: $python could not say what is missing" >&2
+        exit 1
+        ;;
+esac
+mkdir -p "$out" || exit 1
+parts=$(mktemp -d) || exit 1
+trap 'rm -rf "$parts"' EXIT
+
+while read -r phase limit; do
+    timeout -k 10 "$limit" "$python" tests/gpu/run_phase.py "$phase" --out "$parts/$phase.json" ${dry:+"$dry"} </dev/null
+    echo $? >"$parts/$phase.code"
+done < <("$python" tests/gpu/phases.py ${dry:+"$dry"})
+"$python" tests/gpu/summary.py "$parts" "$out"

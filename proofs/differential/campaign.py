@@ -74,13 +74,25 @@ class Total:
                 return self.garbled[ENQUEUED] > 0 or None
 
 
+class WorkloadError(RuntimeError):
+    """A workload could not be judged, which is a fault of ours; the message names it."""
+
+
 def run_shard(shard: Shard) -> list[Outcome]:
+    """Raises WorkloadError."""
     import torch
 
     torch.set_num_threads(1)
     numbers = Numbers() if shard.with_numbers else None
     seeds = range(shard.first, shard.first + shard.workloads)
-    return [run(ROWS[shard.row], seed, numbers=numbers, steps=shard.steps) for seed in seeds]
+    return [_run(ROWS[shard.row], seed, numbers, shard.steps) for seed in seeds]
+
+
+def _run(row: Row, seed: int, numbers: Numbers | None, steps: int) -> Outcome:
+    try:
+        return run(row, seed, numbers=numbers, steps=steps)
+    except Exception as error:
+        raise WorkloadError(f"{row.name}, seed {seed}: {type(error).__name__}: {error}") from error
 
 
 def compare(

@@ -12,7 +12,7 @@ from settled.model.properties import Property
 from settled.proofs.folder import Folder
 from settled.proofs.pytesting.asked import Asked
 from settled.proofs.pytesting.judged import Judged
-from settled.proofs.showing.data import NOTHING
+from settled.proofs.showing.data import NOTHING, About
 from settled.proofs.showing.writing import Pages
 
 NAME_LENGTH_MAX = 120
@@ -27,7 +27,7 @@ def keep(judged: Judged, asked: Asked) -> list[str]:
     path = asked.folder / f"{name}.ndjson"
     try:
         Folder(asked.folder).replace(path, b"".join(judged.lines()).decode())
-        page = Pages(asked.folder).write(name, [event for _, event in judged.events()], judged.contract, NOTHING)
+        page = Pages(asked.folder).write(name, [event for _, event in judged.events()], judged.contract, _about(judged))
     except OSError as error:
         return [f"the trace is not kept: {error.filename or asked.folder}: {error.strerror}"]
     assert page is not None  # there is a config
@@ -41,6 +41,14 @@ def keep(judged: Judged, asked: Asked) -> list[str]:
         f"again: {shlex.join(['settled', 'check', shown, *contract, *properties, '--picture'])}",
         f"       {shlex.join(['settled', 'show', shown, *contract])}",
     ]
+
+
+def _about(judged: Judged) -> About:
+    """What the page opens at."""
+    if not judged.violations:
+        return NOTHING
+    first = judged.violations[0]
+    return About(first.property.value, first.cause, first.sentence())
 
 
 def name_of(test: str, number: int) -> str:

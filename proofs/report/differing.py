@@ -26,7 +26,7 @@ _WORD = {True: "yes", False: "NO", None: "not shown"}
 
 
 def run(rows: Sequence[Row], *, workloads: int, seed: int, tags_only: bool, as_json: bool) -> Exit:
-    """Compares, prints, returns how it ended. What has been compared until an interrupt is printed before it passes on."""
+    """Compares, prints, returns how it ended. What has been compared until an interrupt or an error is printed before that passes on."""
     console = make_console()
     began = time.perf_counter()
     done = _Done(len(rows), workloads, seed, not tags_only)
@@ -41,8 +41,9 @@ def run(rows: Sequence[Row], *, workloads: int, seed: int, tags_only: bool, as_j
                 done.totals.append(total)
                 done.under_way = None
         tolerance = measure() if done.with_numbers else None
-    except KeyboardInterrupt:
-        done.print(console, None, time.perf_counter() - began, EXIT_INTERRUPTED, as_json=as_json)
+    except BaseException as error:
+        ended = EXIT_INTERRUPTED if isinstance(error, KeyboardInterrupt) else Exit.UNKNOWN
+        done.print(console, None, time.perf_counter() - began, ended, as_json=as_json)
         raise
     code = _exit(done.totals)
     done.print(console, tolerance, time.perf_counter() - began, code, as_json=as_json)
@@ -80,7 +81,7 @@ class _Done:
             )
         compared = sum(total.compared for total in totals)
         steps, ops = sum(total.steps for total in totals), sum(total.ops for total in totals)
-        through = f"{len(totals)}" if len(self.totals) == self.rows else f"interrupted after {len(self.totals)} of {self.rows}"
+        through = f"{len(totals)}" if len(self.totals) == self.rows else f"ended after {len(self.totals)} of {self.rows}"
         console.print(
             f"{through} rows of {self.workloads} workloads: {steps} steps, {ops} ops, {compared} outputs compared bit for bit, "
             f"{seconds:.1f} s; exit code {int(code)}",

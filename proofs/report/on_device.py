@@ -19,6 +19,7 @@ from settled.proofs.runner import Exit
 from settled.reference.device.cuda.against_cpu import Queued, by_itself
 from settled.reference.device.cuda.driver import DriverError
 from settled.reference.device.cuda.runtime import CudaDevice, CudaError
+from settled.reference.device.cuda.streams import StreamsError
 from settled.reference.device.cuda.tickets import ProbeError
 from settled.reference.device.trials import ALWAYS_TRIED, DIRECTED
 
@@ -34,16 +35,16 @@ def run(rows: Sequence[Row], *, workloads: int, seed: int, as_json: bool) -> Exi
     totals: list[DeviceTotal] = []
     try:
         device, queued = opened()
-    except (CudaError, DriverError, ProbeError) as error:
+        with progress_line(console, "settled diff", is_quiet=as_json) as say:
+
+            def tell(total: DeviceTotal) -> None:
+                say(f"row {len(totals) + 1} of {len(rows)}: {total.row.name}, {total.workloads} workloads")
+
+            for total in compare_on_device(rows, device, workloads=workloads, seed=seed, queued=queued, tell=tell):
+                totals.append(total)
+    except (CudaError, DriverError, ProbeError, StreamsError) as error:
         click.echo(f"settled diff: the CUDA device cannot be used: {error}", err=True)
         return Exit.UNKNOWN
-    with progress_line(console, "settled diff", is_quiet=as_json) as say:
-
-        def tell(total: DeviceTotal) -> None:
-            say(f"row {len(totals) + 1} of {len(rows)}: {total.row.name}, {total.workloads} workloads")
-
-        for total in compare_on_device(rows, device, workloads=workloads, seed=seed, queued=queued, tell=tell):
-            totals.append(total)
     verdicts = [total.is_as_expected for total in totals]
     code = Exit.VIOLATED if False in verdicts else Exit.UNKNOWN if None in verdicts else Exit.HOLDS
     seconds, gates = time.perf_counter() - began, device.tickets.gates.name

@@ -37,6 +37,10 @@ class LoweringError(ValueError):
         self.line = line
 
 
+class NoSuchTokenError(LoweringError):
+    """By the engine's own counters a step begins before the first token: whatever a device makes of that is wrong, in every order."""
+
+
 @dataclass(slots=True)
 class Entry:
     """A request's share of a step. `start` is the true one; `end`: as it was scheduled, with drafts in flight counted as accepted.

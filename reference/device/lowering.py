@@ -38,7 +38,7 @@ from settled.model.specs import MambaSpec
 from settled.reference.device.blocks import Blocks, Tables
 from settled.reference.device.contents import Sequence
 from settled.reference.device.enqueuing import Enqueuer
-from settled.reference.device.foresight import Foresight, LoweringError, look_ahead
+from settled.reference.device.foresight import Foresight, LoweringError, NoSuchTokenError, look_ahead
 from settled.reference.device.ops import COMPUTE, HOST, BlocksWork, CopyWork, FillWork, LaunchKind, OpLog, StepWork
 from settled.reference.device.parts import Parts, Share, add_keys, add_states
 from settled.reference.device.reading import UnreadableKindError, reading_of
@@ -50,7 +50,8 @@ from settled.reference.masks import MaskError
 def lower(events: Seq[Event], *, worker: Worker = RIGHT_WORKER, poisons: bool = False) -> OpLog:
     """The whole trace, from its config on. `poisons`: freed blocks are overwritten at once, which only a free on settled counts survives.
 
-    Raises LoweringError for a trace that starts in mid-run, has a gap, kinds without kernels here, or events about what there is not.
+    Raises LoweringError for a trace that starts in mid-run, has a gap, kinds without kernels here, or events about what there is not;
+    NoSuchTokenError for a step that begins before the first token.
     """
     if not events or not isinstance(events[0], Config):
         raise LoweringError(1, "a trace begins with its config")
@@ -199,7 +200,9 @@ class _Lowering:
         """All requests have written before the first takes over what another one writes in this very step."""
         entries = self.foresight.entries[line]
         tables = [self._tables_of(line, scheduled.request) for scheduled in event.requests]
-        for scheduled, table in zip(event.requests, tables, strict=True):
+        for scheduled, entry, table in zip(event.requests, entries, tables, strict=True):
+            if entry.start < 0:
+                raise NoSuchTokenError(line, f"step {event.step} of request {scheduled.request!r} begins at token {entry.start}")
             table.grow_rows(scheduled.new_blocks, resumed=scheduled.resumed)
         shares: dict[int, Share] = {}
         for hits in (False, True):

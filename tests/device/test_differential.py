@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from settled.model.disciplines import OPTIMISTIC
 from settled.proofs.cli.main import cli
 from settled.proofs.differential import campaign, one, racing
-from settled.proofs.differential.campaign import Shard, Total, run_shard
+from settled.proofs.differential.campaign import Shard, Total, WorkloadError, run_shard
 from settled.proofs.differential.families import FAMILIES
 from settled.proofs.differential.one import POISONED, Outcome, run
 from settled.proofs.differential.rows import ROWS, Expected, Row
@@ -64,6 +64,14 @@ def test_what_a_failed_load_did_not_bring_is_not_zeroed_behind_a_request_that_en
     """The zeroing once ran in whichever step came next; that of seed 461 outlived its request."""
     outcome = run(row_named("settled/loads"), 461)
     assert (outcome.early_frees, outcome.races, outcome.garbled) == (0, 0, ())
+
+
+def test_a_step_before_the_first_token_is_wrong_in_every_order() -> None:
+    """What a preempted step rejected is taken off a count that stands at 0."""
+    outcome = run(row_named("stale-applied/preemptions"), 523)
+    assert outcome.garbled == ALWAYS_TRIED
+    assert "begins at token -2" in outcome.first_garbled
+    assert not outcome.contradictions
 
 
 @pytest.mark.parametrize(("name", "seed"), SHOWING.items())
@@ -173,6 +181,15 @@ def test_frees_and_reuses_are_told_apart() -> None:
     assert outcome.races > 0
 
 
+def test_a_workload_that_cannot_be_judged_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: object, **keywords: object) -> Outcome:
+        raise ValueError("no such thing")
+
+    monkeypatch.setattr(campaign, "run", broken)
+    with pytest.raises(WorkloadError, match=f"{ROWS[3].name}, seed 20: ValueError: no such thing"):
+        run_shard(Shard(3, 20, 10, False, 24))
+
+
 def test_a_shard_is_its_seeds() -> None:
     index = ROWS.index(row_named("settled/loads"))
     outcomes = run_shard(Shard(index, 4, 2, False, 5))
@@ -230,13 +247,13 @@ def test_an_interrupt_loses_nothing(monkeypatch: pytest.MonkeyPatch, as_json: bo
     """The row that is through is told, and what was seen of the one under way."""
     first, second = ROWS[:2]
 
-    def interrupted(rows: object, *, tell: Callable[[Total], None], **keywords: object) -> Iterator[Total]:
+    def ended(rows: object, *, tell: Callable[[Total], None], **keywords: object) -> Iterator[Total]:
         tell(total_of(first, Outcome(0, rows=5), Outcome(1, rows=5)))
         yield total_of(first, Outcome(0, rows=5), Outcome(1, rows=5))
         tell(total_of(second, Outcome(0, rows=5)))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(differing, "compare", interrupted)
+    monkeypatch.setattr(differing, "compare", ended)
     monkeypatch.setattr(differing, "progress_line", lambda *arguments, **keywords: nullcontext(lambda text: None))
     result = diff(first.name, second.name, "--workloads", "2", *(["--json"] if as_json else []))
     assert isinstance(result.exception, SystemExit)  # click's own ending; the command's makes 130 of it
@@ -245,8 +262,20 @@ def test_an_interrupt_loses_nothing(monkeypatch: pytest.MonkeyPatch, as_json: bo
         assert [(row["row"], row["workloads"]) for row in told["rows"]] == [(first.name, 2), (second.name, 1)]
         assert told["exit_code"] == 130
     else:
-        assert "interrupted after 1 of 2 rows of 2 workloads" in result.output
+        assert "ended after 1 of 2 rows of 2 workloads" in result.output
         assert "exit code 130" in result.output
+
+
+def test_an_error_loses_nothing_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ended(rows: object, *, tell: Callable[[Total], None], **keywords: object) -> Iterator[Total]:
+        yield total_of(ROWS[0], Outcome(0, rows=5))
+        raise WorkloadError("a workload, by name")
+
+    monkeypatch.setattr(differing, "compare", ended)
+    result = diff(ROWS[0].name, ROWS[1].name, "--workloads", "1", "--json")
+    assert isinstance(result.exception, WorkloadError)
+    told = json.loads(result.stdout)
+    assert ([row["row"] for row in told["rows"]], told["exit_code"]) == ([ROWS[0].name], 3)
 
 
 def test_bad_input_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

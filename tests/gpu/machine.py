@@ -19,6 +19,8 @@ def run(bench: Bench) -> None:
     report.facts = {**versions, "python": platform.python_version(), "machine": platform.machine(), **_device(bench)}
     for name, version in versions.items():
         report.check(_is_at_least(version, LEAST[name]), f"{name} {version} is older than {'.'.join(map(str, LEAST[name]))}")
+    if not bench.is_dry:
+        device.measure_clock()
     device.need_streams(8)
     device.tickets.probe()  # raises where neither kind of gate works
     report.checks += 1

@@ -47,4 +47,6 @@ class Report:
         told = asdict(self)
         del told["path"], told["began"]
         told["passed"], told["seconds"] = self.has_passed, round(time.monotonic() - self.began, 1)
-        self.path.write_text(json.dumps(told), encoding="utf-8")
+        half = self.path.with_suffix(".part")  # a phase may be killed at any time, and what it saved before must stay whole
+        half.write_text(json.dumps(told), encoding="utf-8")
+        half.replace(self.path)

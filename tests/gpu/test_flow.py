@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -149,6 +150,14 @@ def test_a_peer_that_computes_something_else_is_told(bench: Bench, monkeypatch: 
     assert bench.report.failures == ["settled_everything-382-short: 5 of 5 rows further than 1e-05 from FlexAttention's"]
 
 
+def test_a_peer_that_computes_no_numbers_is_far(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flex_peer, "index", lambda sort: [told for told in index("short") if told.row == flex_peer.DRY])
+    monkeypatch.setattr(flex_peer, "ROWS", (flex_peer.DRY,))
+    monkeypatch.setattr(flex_peer, "_log", lambda bench, told: [0.0, float("nan")])
+    flex_peer.run(bench)
+    assert bench.report.failures == ["settled_everything-382-short: 1 of 2 rows further than 1e-05 from FlexAttention's"]
+
+
 # ---- figures -------------------------------------------------------------------------------------------------------------
 
 
@@ -173,6 +182,30 @@ def test_figures_are_kept_with_their_ceilings(bench: Bench, monkeypatch: pytest.
         assert ("of_ceiling" in figure) == (name not in ("device copy", "host to device", "device to host"))
     assert kept["device copy"]["bytes"] == 2 * figures.DRY.copy_bytes
     assert len(bench.report.facts["variants_milliseconds"]) == 2
+
+
+def test_a_figure_is_of_the_device_alone_and_not_of_the_host_that_puts_work_on_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(figures, "FULL", replace(figures.DRY, rounds=1))
+    meter = figures.Meter(bench)
+    late: list[bool] = []
+
+    def work() -> None:
+        """A host that is slow."""
+        time.sleep(0.05)
+        late.append(bench.device.driver.has_happened(meter.events[0]))
+
+    def slowly() -> float:
+        device = bench.device
+        device.record(meter.events[0], 1)
+        work()
+        device.record(meter.events[1], 1)
+        bench.drain()
+        return device.driver.seconds_between(*meter.events)
+
+    monkeypatch.setattr(bench, "put", lambda each: each())
+    assert slowly() > 0.04, "what it would be"
+    assert meter.seconds(work, 1, busy=1.0)[0] < 0.04
+    assert late == [True, False]
 
 
 def test_attention_that_is_wrong_is_no_figure(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,8 @@ def whole_device() -> Iterator[None]:
 
 def environment() -> dict[str, str]:
     """Kernels are compiled, and CUDA finds what it needs when it starts."""
-    kept = {name: value for name, value in os.environ.items() if name not in ("TRITON_INTERPRET", "CUDA_LAUNCH_BLOCKING")}
+    dropped = ("TRITON_INTERPRET", "CUDA_LAUNCH_BLOCKING", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
+    kept = {name: value for name, value in os.environ.items() if name not in dropped}
     return kept | ENVIRONMENT
 
 

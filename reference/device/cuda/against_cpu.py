@@ -59,7 +59,7 @@ class Run:
     stores_wrong: int = 0
     wanted_rows: int | None = None
     wanted_stores: int | None = None
-    compared: int = 0  # outputs compared bit for bit with contiguous memory
+    compared: int = 0  # outputs compared bit for bit: of rows with right tags, with contiguous memory; of states, with the CPU's
     is_repeated: bool = False
     problems: list[str] = field(default_factory=list)
 
@@ -130,7 +130,7 @@ class AgainstCpu:
         run.rows_garbled, run.stores_wrong = rows_garbled(found), stores_wrong(found)
         if wanted is not None:
             run.wanted_rows, run.wanted_stores = rows_garbled(wanted), stores_wrong(wanted)
-            run.compared = len(found.outputs) + len(found.state_outputs)
+            run.compared = int((found.wrong == 0).sum()) + len(found.state_outputs)
             run.problems += [f"{name}: {each}" for each in differences(found, wanted, self.contiguous)]
         return run
 

@@ -157,7 +157,8 @@ def state_write_kernel(
 # end, where the tags that it should find begin in `expected`. Tiles follow from ranges alone, never from blocks: memory laid out otherwise
 # gives the same bits. IS_CHECKED: the tags of what is read are compared, counted and digested; without, only keys and values are touched.
 # IS_GATED: row `gate_row` of the launch says that it has arrived when it is through with `gate_tile` tiles, and goes on when `go` is
-# not 0, or after `gate_spins` looks; `arrived` becomes 1, and then 2 if nobody let it on.
+# not 0, or after `gate_spins` looks; `arrived` becomes 1, and then 2 if nobody let it on. `.wt` writes it through to the host at once: no
+# fence follows as long as the kernel waits.
 @triton.jit(
     do_not_specialize=["begin", "page", "gate_row", "gate_tile", "gate_spins"],
     do_not_specialize_on_alignment=["go", "arrived"],
@@ -245,14 +246,14 @@ def attention_kernel(
             if IS_GATED:
                 if (tl.program_id(0) == gate_row) & (tiles == gate_tile):
                     tl.debug_barrier()
-                    tl.store(arrived, 1)
+                    tl.store(arrived, 1, cache_modifier=".wt")
                     is_open = tl.load(go, volatile=True)
                     spins = 1
                     while (is_open == 0) & (spins < gate_spins):
                         is_open = tl.load(go, volatile=True)
                         spins += 1
                     if is_open == 0:
-                        tl.store(arrived, 2)
+                        tl.store(arrived, 2, cache_modifier=".wt")
                     tl.debug_barrier()
 
     tl.store(outputs + at_output, output / total)

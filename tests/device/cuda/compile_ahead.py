@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from hashlib import sha256
 from typing import Any
 
 import triton
@@ -42,16 +43,20 @@ def compiled(variant: Variant, architecture: int) -> Any:
 
 
 def told(variant: Variant, architecture: int) -> dict[str, object]:
-    """`looks`: loads that wait for a gate; `back_edges`: branches to a label that stands above them; `wide`: accesses of 16 bytes."""
+    """`looks`: loads that wait for a gate; `tells`: stores that the host sees at once; `back_edges`: branches to a label that stands above
+    them; `wide`: accesses of 16 bytes.
+    """
     binary = compiled(variant, architecture)
     lines = binary.asm["ptx"].splitlines()
     labels = {line.split(":")[0].strip(): at for at, line in enumerate(lines) if line.strip().startswith("$L") and ":" in line}
     jumps = [(at, line.replace(";", " ").split()[-1]) for at, line in enumerate(lines) if "bra" in line.split("//")[0]]
     return {
         "cubin": len(binary.asm["cubin"]),
+        "binary": sha256(binary.asm["cubin"]).hexdigest(),
         "is_elf": binary.asm["cubin"][:4] == b"\x7fELF",
         "target": next(line.split()[1] for line in lines if line.startswith(".target")).rstrip(","),
         "looks": sum("ld.volatile.global" in line for line in lines),
+        "tells": sum("st.global.wt" in line for line in lines),
         "waits": sum(
             any("ld.volatile.global" in line for line in lines[labels[label] : at])
             for at, label in jumps

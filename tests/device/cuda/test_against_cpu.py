@@ -143,6 +143,9 @@ def test_a_device_that_loses_a_write_is_found_out(gpu: FakeGpu) -> None:
     problems = [problem for run in case.first_runs for problem in run.problems]
     assert any("differ from the CPU's" in problem for problem in problems), problems
     assert any(run.is_garbled for run in case.first_runs)
+    in_order = case.first_runs[1]
+    everything = len(case.launches.rows.keys) + case.launches.rows.num_state_rows
+    assert in_order.compared == everything - in_order.rows_garbled, "what is garbled is compared within a tolerance"
 
 
 def test_a_device_that_is_right_is_right_and_a_closed_gate_that_holds_up_others_is_met(

@@ -51,6 +51,7 @@ def test_every_variant_compiles(architecture: int, tmp_path: Path) -> None:
         assert variant["target"].startswith(at.strip()), name
         is_gated = "gated" in name
         assert (variant["looks"] >= 2) == is_gated, "a first look at the gate, and one in a loop"
+        assert (variant["tells"] == 2) == is_gated, "the host is told of the arrival, and of a bound, while the kernel runs"
         assert (variant["waits"] > told["attention" + at]["waits"] == 0) == is_gated, name
     assert told["gated" + at]["back_edges"] > told["attention" + at]["back_edges"] >= 2, "ranges, tiles, and the gate's own loop"
     for name in ("attention, bfloat16", "copy, bfloat16"):

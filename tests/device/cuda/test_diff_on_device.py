@@ -19,7 +19,10 @@ from settled.proofs.differential.rows import ROWS, Expected, Row
 from settled.proofs.report import on_device as report
 from settled.reference.device.cuda import absence
 from settled.reference.device.cuda.against_cpu import Run
+from settled.reference.device.cuda.driver import DriverError
 from settled.reference.device.cuda.runtime import CudaDevice, CudaError
+from settled.reference.device.cuda.streams import StreamsError
+from settled.reference.device.cuda.tickets import ProbeError
 from settled.reference.device.ops import OpLog
 
 
@@ -88,6 +91,22 @@ def test_a_device_that_cannot_be_used_is_unknown(monkeypatch: pytest.MonkeyPatch
     result = diff("settled/loads")
     assert result.exit_code == 3
     assert "the CUDA device cannot be used: CUDA_MODULE_LOADING is 'LAZY'" in result.output
+
+
+@pytest.mark.usefixtures("fake")
+@pytest.mark.parametrize(
+    "error", [DriverError("cuStreamQuery", 719, "CUDA_ERROR_LAUNCH_FAILED"), ProbeError("no gates"), StreamsError("late")]
+)
+def test_a_device_that_fails_on_the_way_is_unknown_too(error: RuntimeError, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not a row that is not as it must be."""
+
+    def broken(*arguments: object, **named: object) -> None:
+        raise error
+
+    monkeypatch.setattr(differential, "_add", broken)
+    result = diff("settled/everything")
+    assert result.exit_code == 3, result.output
+    assert result.output.endswith(f"the CUDA device cannot be used: {error}\n")
 
 
 @pytest.mark.parametrize("arguments", [["--tags-only"], ["--exhaustive"], ["--trace", __file__]])

@@ -31,24 +31,24 @@ SETS = list(
 )  # each is run once, wherever it is shown
 CASES = [pytest.param(each, id="; ".join(each), marks=[pytest.mark.slow] if is_slow(each) else []) for each in SETS]
 
-# Commands that are shown without being run here, by how they begin, and the file by which they are.
+# Commands that are shown without being run here, by how they begin: the file by which they are, and words of it.
 ELSEWHERE = {
-    "settled engines ": "tests/engines/test_environments.py",
-    "settled hunt vllm --releases ": ".ci/run",
-    "SETTLED_TRACE=": "tests/engines/vllm/test_live_recording.py",
-    "settled check /var/tmp/trace.core0.0.ndjson": "tests/engines/vllm/test_live_recording.py",
-    "python3 -m venv .venv && ": ".ci/run",
-    "python docs/make_reference.py": "tests/cli/test_reference.py",
-    "python tests/cli/documents.py --write": "tests/cli/test_documents.py",
-    "python tests/cli/transcripts.py --write": "tests/cli/test_transcripts.py",
-    "python -m ": ".ci/run",
-    ".ci/run": ".ci/run",
-    "pytest -q --tb=short": "tests/engines/test_pytest_plugin.py",
-    "pytest -m ": ".ci/run",
-    "pytest -n 0 ": ".ci/run",
-    "ruff ": ".ci/run",
-    "mypy ": ".ci/run",
-    "lint-imports": ".ci/run",
+    "settled engines ": (".ci/run", "engines install"),
+    "settled hunt vllm --releases ": (".ci/run", "hunt vllm --releases"),
+    "SETTLED_TRACE=": ("tests/engines/vllm/test_live_recording.py", "SETTLED_TRACE"),
+    "settled check /var/tmp/trace.core0.0.ndjson": ("tests/engines/vllm/test_live_recording.py", "core0.0.ndjson"),
+    "python3 -m venv .venv && ": (".ci/run", "commands[1]"),
+    "python docs/make_reference.py": ("tests/cli/test_reference.py", "make_reference.py"),
+    "python tests/cli/documents.py --write": ("tests/cli/test_documents.py", "documents.rewrite"),
+    "python tests/cli/transcripts.py --write": ("tests/cli/test_transcripts.py", "transcripts"),
+    ".ci/run": (".ci/run", "set -euo"),
+    "pytest -q --tb=short": ("tests/engines/test_pytest_plugin.py", "pytest"),
+    "pytest -m engines": (".ci/run", "-m engines tests/engines"),
+    "pytest -m slow": (".ci/run", "pytest -q -m slow"),
+    "pytest -n 0 tests/monitor/test_books.py": ("tests/monitor/test_books.py", "def test_"),
+    "ruff format . && ruff check .": (".ci/run", "ruff check ."),
+    "mypy -p settled": (".ci/run", "mypy -p settled"),
+    "lint-imports": (".ci/run", "lint-imports"),
 }
 
 
@@ -84,8 +84,10 @@ def _other_commands(document: Path) -> list[str]:
 def test_a_command_that_is_not_run_here_is_run_elsewhere(document: Path) -> None:
     shown = [command for block in blocks_of(document) for command in block.commands if not command.startswith(RUN_HERE)]
     for line in (*_other_commands(document), *shown):
-        (where,) = {file for begin, file in ELSEWHERE.items() if line.startswith(begin)} or {f"nowhere: {line}"}
-        assert (ROOT / where).is_file(), where
+        found = {where for begin, where in ELSEWHERE.items() if line.startswith(begin)}
+        assert len(found) == 1, line
+        ((file, words),) = found
+        assert words in (ROOT / file).read_text(encoding="utf-8"), line
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)

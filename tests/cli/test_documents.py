@@ -33,6 +33,7 @@ CASES = [pytest.param(each, id="; ".join(each), marks=[pytest.mark.slow] if is_s
 
 # Commands that are shown without being run here, by how they begin: the file by which they are, and words of it.
 ELSEWHERE = {
+    ".venv/bin/settled ": (".ci/run", "^\\.venv/bin/settled "),
     "settled engines ": (".ci/run", "engines install"),
     "settled hunt vllm --releases ": (".ci/run", "hunt vllm --releases"),
     "SETTLED_TRACE=": ("tests/engines/vllm/test_live_recording.py", "SETTLED_TRACE"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import differential
@@ -58,6 +59,10 @@ def test_a_bench_for_a_device_opens_it_and_puts_nothing_itself(as_cuda: FakeGpu,
         bench.enqueue(1, lambda: seen.append(1))
         assert seen == [1]
         assert bench.queued is by_itself
+        bench.device.need_streams(1)
+        bench.device.keep_busy(1, 0.3)
+        with pytest.raises(TimeoutError, match="did not end its work"):
+            bench.drain(0.0)
     report = bench.report
     assert report.failures == []
     assert report.facts["device"] == "a fake device"
@@ -127,8 +132,8 @@ def test_logs_read_several_tiles_the_last_one_short_from_blocks_that_contiguous_
                 for query in range(part.start, part.start + part.tokens):
                     for first, end in reading(query, part.prompt_tokens):
                         held = part.blocks[first // size : -(-end // size)]
-                        is_scattered = any(one + 1 != other for one, other in zip(held, held[1:], strict=False))
+                        is_scattered = any(one + 1 != other for one, other in pairwise(held))
                         in_a_row = laid_out.blocks[first // size : -(-end // size)]
-                        assert all(one + 1 == other for one, other in zip(in_a_row, in_a_row[1:], strict=False))
+                        assert all(one + 1 == other for one, other in pairwise(in_a_row))
                         found += end - first > 2 * TILE and (end - first) % TILE != 0 and is_scattered
         assert found > 10, name

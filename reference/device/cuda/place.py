@@ -24,7 +24,7 @@ class Place:
 
     def current(self) -> AbstractContextManager[object]:
         """In it the device is torch's current one."""
-        return nullcontext() if self.cuda is None else self.cuda.device(self.device)  # type: ignore[no-any-return]
+        return nullcontext() if self.cuda is None else self.cuda.device(self.device)
 
     def synchronize(self) -> None:
         """Waits for torch's current stream of the device, and for no other."""

@@ -181,3 +181,17 @@ def test_a_device_that_is_right_is_right_and_a_closed_gate_that_holds_up_others_
     monkeypatch.setattr(against_cpu, "run_on_streams", stuck)
     assert case.natural(step_seconds=0.001).problems == ["natural timing, steps of 1 ms: stuck"]
     assert case.directed(trial).problems == ["as enqueued: stuck"]
+
+    def late(*arguments: object, **keywords: object) -> None:
+        raise GateTimeoutError("late")
+
+    monkeypatch.setattr(against_cpu, "run_on_streams", late)
+    assert device.tickets.ahead == 1
+    assert case.directed(trial).problems == ["as enqueued: late"], "a second try would be the same"
+    monkeypatch.setattr(CudaDevice, "drain", lambda device, seconds: False)
+    assert case._in_order().problems == ["one stream: the device did not end its work in 30 s"]
+    case.contiguous.wrong[0] = 1
+    case.contiguous.outputs[0] *= 2
+    not_clean, far = case._wrong_over_contiguous()
+    assert not_clean.startswith("contiguous memory: 1 of ")
+    assert "1 rows further than 1e-05 from the CPU's outputs, row 0 first" in far

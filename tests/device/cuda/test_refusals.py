@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import pytest
 import torch
-from workloads import FAULT_1, made
+from op_logs import index
+from workloads import FAULT_1, FAULT_2, made
 
+from settled.reference.device.compiling import compile_log
 from settled.reference.device.cuda import absence, kernels
+from settled.reference.device.cuda.contiguous import contiguous_log
 from settled.reference.device.cuda.device_log import _expected_at
-from settled.reference.device.cuda.interpreted import interpreted_launches
+from settled.reference.device.cuda.interpreted import interpreted_launches, replay_interpreted
 from settled.reference.device.cuda.launches import BackEndError, check_back_end
+from settled.reference.device.cuda.variants import variants_for
 from settled.reference.device.numbered import NumberedLog
+from settled.reference.device.ops import LaunchKind
 from settled.reference.device.payload import Numbers
 
 
@@ -42,3 +47,27 @@ def test_a_position_that_a_step_does_not_read_has_no_tag_to_expect() -> None:
 def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(absence, "find_spec", lambda name: None if name == "triton" else object())
     assert absence.why_absent() == "triton is not installed"
+
+
+def test_kernels_need_a_power_of_two() -> None:
+    with pytest.raises(ValueError, match="power of two"):
+        variants_for(12)
+
+
+def test_a_launch_of_nothing_writes_nothing() -> None:
+    ready = made(FAULT_2)
+    launches = interpreted_launches(ready.compiled, ready.numbered)
+    before = launches.buffers.tags.clone()
+    op = ready.compiled.kinds.index(LaunchKind.WRITE)
+    launches._log.writes[op] = launches._log.blocks[op] = range(0)
+    launches.run(op)
+    launches._zero(op)
+    assert torch.equal(launches.buffers.tags, before)
+    assert not replay_interpreted(launches, [op]).is_clean, "no row has been read"
+
+
+def test_a_step_of_states_alone_writes_no_keys_into_contiguous_memory() -> None:
+    told = next(told for told in index("short") if told.row == "settled/states/stream_order")
+    kinds = [launch.kind for launch in contiguous_log(compile_log(told.log())).ops]
+    assert LaunchKind.LOAD in kinds
+    assert LaunchKind.WRITE not in kinds or kinds.count(LaunchKind.WRITE) < kinds.count(LaunchKind.STEP)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,12 +14,16 @@ from fake_device import FakeGpu
 from op_logs import index
 from report import Report
 
+from settled.proofs.report import on_device
 from settled.reference.device.compiling import compile_log
 from settled.reference.device.cuda import runtime
 from settled.reference.device.cuda.against_cpu import NUMBERS, AgainstCpu, by_itself
+from settled.reference.device.cuda.contiguous import contiguous_log
 from settled.reference.device.cuda.launches import Launches
 from settled.reference.device.cuda.runtime import CudaDevice
+from settled.reference.device.cuda.variants import TILE
 from settled.reference.device.numbered import NumberedLog
+from settled.reference.device.ops import KeysPart
 from settled.reference.device.trials import trials
 
 HOST = ("staging", "loaded_tags", "loaded_keys", "loaded_values", "stored_tags", "stored_keys", "stored_values")
@@ -44,7 +49,7 @@ def test_what_copies_come_from_and_go_to_is_pinned_and_the_default_stream_is_wai
 
 
 @pytest.fixture
-def as_cuda(monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
+def as_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGpu]:
     """The platform that a process finds is the fake one."""
     with FakeGpu() as gpu:
         monkeypatch.setattr(runtime, "Platform", lambda: gpu.platform)
@@ -79,7 +84,6 @@ def test_a_device_where_a_closed_gate_holds_up_others_is_told(tmp_path: Path) ->
 
 
 def test_settled_diff_opens_the_device_and_launches_go_there_by_themselves(as_cuda: FakeGpu) -> None:
-    from settled.proofs.report import on_device
 
     device, queued = on_device.opened()
     assert device.platform.cuda is as_cuda.cuda
@@ -112,10 +116,6 @@ def test_what_is_first_garbled_is_told_in_words() -> None:
 
 def test_logs_read_several_tiles_the_last_one_short_from_blocks_that_contiguous_memory_does_not_have() -> None:
     """Otherwise equal bits over contiguous memory would say little."""
-    from settled.reference.device.cuda.contiguous import contiguous_log
-    from settled.reference.device.cuda.variants import TILE
-    from settled.reference.device.ops import KeysPart
-
     for name in ("settled_one-staging-buffer_loads-6", "settled_told-of-nulls_drafts_stream_order-0"):
         told = next(told for told in index("row") if told.name == name)
         assert told.expected == "clean" or told.races, name

@@ -68,6 +68,7 @@ def test_a_bench_for_a_device_opens_it_and_puts_nothing_itself(as_cuda: FakeGpu,
         bench.device.keep_busy(1, 0.3)
         with pytest.raises(TimeoutError, match="did not end its work"):
             bench.drain(0.0)
+        bench.drain()
     report = bench.report
     assert report.failures == []
     assert report.facts["device"] == "a fake device"

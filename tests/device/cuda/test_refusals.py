@@ -25,6 +25,11 @@ def test_kernels_that_are_compiled_do_not_run_on_the_cpu(monkeypatch: pytest.Mon
     with pytest.raises(BackEndError, match="set TRITON_INTERPRET=1"):
         check_back_end(torch.device("cpu"))
     check_back_end(torch.device("cuda"))
+    monkeypatch.undo()
+    with pytest.raises(BackEndError, match="unset it"):
+        check_back_end(torch.device("cuda"))
+    with pytest.raises(BackEndError, match="not on meta"):
+        check_back_end(torch.device("meta"))
 
 
 def test_an_interpreter_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,7 +50,10 @@ def test_a_position_that_a_step_does_not_read_has_no_tag_to_expect() -> None:
         _expected_at(step, 0, 9999)
 
 
-def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_or_a_compiler_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as without:
+        without.setenv("CC", "no-such-compiler")
+        assert "looked for no-such-compiler" in absence.why_absent()
     monkeypatch.setattr(absence, "find_spec", lambda name: None if name == "triton" else object())
     assert absence.why_absent() == "triton is not installed"
 
@@ -75,3 +83,6 @@ def test_a_step_of_states_alone_writes_no_keys_into_contiguous_memory() -> None:
     kinds = [launch.kind for launch in contiguous_log(compile_log(host.log)).ops]
     assert kinds.count(LaunchKind.STEP) == 2
     assert LaunchKind.WRITE not in kinds
+    compiled = compile_log(host.log)
+    numbered = NumberedLog(compiled, Numbers(head_dim=16, is_single=True))
+    assert replay_interpreted(interpreted_launches(compiled, numbered)).is_clean

@@ -158,6 +158,8 @@ class End(Event):
 
 @event
 class Add(Event):
+    """A request arrives; `max_tokens` it may generate at most."""
+
     name: ClassVar[str] = "add"
     request: str
     prompt_tokens: int
@@ -188,6 +190,8 @@ class Preempt(Event):
 
 @event
 class Finish(Event):
+    """The request is over. What it holds is given back by releases, now or once its steps are processed."""
+
     name: ClassVar[str] = "finish"
     request: str
     reason: FinishReason
@@ -226,6 +230,8 @@ class After:
 
 @event
 class Schedule(Event):
+    """A step is dispatched. `after`: what the device waits for before it."""
+
     name: ClassVar[str] = "schedule"
     step: int
     requests: tuple[ScheduledRequest, ...]
@@ -244,6 +250,8 @@ class ProcessedRequest:
 
 @event
 class Process(Event):
+    """The host has read a step's output."""
+
     name: ClassVar[str] = "process"
     step: int
     requests: tuple[ProcessedRequest, ...]
@@ -300,6 +308,8 @@ class Hold(Event):
 
 @event
 class Drop(Event):
+    """A holder gives up its references; `freed` are the blocks with none left."""
+
     name: ClassVar[str] = "drop"
     holder: str
     blocks: tuple[int, ...]
@@ -320,6 +330,8 @@ class Move(Event):
 
 @event
 class Copy(Event):
+    """A step copies a block before it runs, as copy-on-write does."""
+
     name: ClassVar[str] = "copy"
     step: int
     group: int
@@ -330,6 +342,8 @@ class Copy(Event):
 
 @event
 class Zero(Event):
+    """A step overwrites blocks with zeroes before it runs."""
+
     name: ClassVar[str] = "zero"
     step: int
     blocks: tuple[int, ...]
@@ -338,12 +352,16 @@ class Zero(Event):
 
 @event
 class Cache(Event):
+    """Blocks enter the prefix cache."""
+
     name: ClassVar[str] = "cache"
     entries: tuple[CacheEntry, ...]
 
 
 @event
 class Evict(Event):
+    """Blocks leave the prefix cache."""
+
     name: ClassVar[str] = "evict"
     entries: tuple[CacheEntry, ...]
 
@@ -365,11 +383,15 @@ class Transfer(Event):
 
 @event
 class Load(Transfer):
+    """A connector writes into the blocks."""
+
     name: ClassVar[str] = "load"
 
 
 @event
 class Store(Transfer):
+    """A connector reads the blocks."""
+
     name: ClassVar[str] = "store"
 
 
@@ -386,11 +408,15 @@ class TransferDone(Event):
 
 @event
 class Loaded(TransferDone):
+    """A handle of a load is over; `failed`: per group the blocks that were not written."""
+
     name: ClassVar[str] = "loaded"
 
 
 @event
 class Stored(TransferDone):
+    """A handle of a store is over."""
+
     name: ClassVar[str] = "stored"
 
 

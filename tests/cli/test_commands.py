@@ -187,7 +187,7 @@ def test_a_discipline_that_keeps_requests_from_finishing_is_run() -> None:
 
 @pytest.fixture
 def small_weighing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Costs of one run instead of 24, and all in this process. `test_readme.py` weighs as the command does."""
+    """Costs of one run instead of 24, and all in this process. `test_documents.py` weighs as the command does."""
     monkeypatch.setattr(weighing, "cost_of", partial(cost_of, seeds=(0,)))
     monkeypatch.setattr(processes.os, "cpu_count", lambda: 1)
 

@@ -15,7 +15,13 @@ WORKLOADS_DEFAULT = {"cpu": 100, "cuda": 3}
 
 @click.command()
 @click.argument("rows", nargs=-1, metavar="[ROW]...")
-@click.option("--device", type=Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where the buffers are.")
+@click.option(
+    "--device",
+    type=Choice(["cpu", "cuda"]),
+    default="cpu",
+    show_default=True,
+    help="Where the buffers are; cuda has not run on a device yet.",
+)
 @click.option("--workloads", type=click.IntRange(min=1), help="Of each row.  [default: 100, on a CUDA device 3]")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the first workload.")
 @click.option("--tags-only", is_flag=True, help="Compare what is read, and compute no attention output.")

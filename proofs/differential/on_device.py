@@ -33,7 +33,7 @@ class DeviceTotal:
     workloads: int = 0
     racing: int = 0  # workloads
     runs: int = 0
-    compared: int = 0  # outputs, bit for bit with contiguous memory on the device
+    compared: int = 0  # outputs, of keys and states, bit for bit with contiguous memory on the device
     natural: int = 0
     natural_garbled: int = 0
     garbled: Counter[str] = field(default_factory=Counter)
@@ -50,7 +50,9 @@ class DeviceTotal:
             self.compared += run.compared
             self.problems += [f"seed {seed}: {problem}" for problem in run.problems]
             if run.is_garbled and not self.first:
-                self.first = f"seed {seed}, {run.order}: {run.rows_garbled} rows, {run.stores_wrong} stores"
+                self.first = f"seed {seed}, {run.order}: {run.rows_garbled} rows, {run.stores_wrong} stores" + (
+                    f"; {run.first}" if run.first else ""
+                )
         if is_racing:
             self.natural += len(natural)
             self.natural_garbled += sum(run.is_garbled for run in natural)

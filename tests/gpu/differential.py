@@ -12,7 +12,7 @@ from settled.reference.device.cuda.against_cpu import AgainstCpu, Run
 from settled.reference.device.trials import DIRECTED, TRANSFERS_FIRST, trials
 
 STEP_SECONDS = 1e-3  # about what a forward pass takes
-AT_ONCE, BUSY = 5, 10  # natural runs of a log, with nothing before a step and with the stream kept busy
+AT_ONCE, BUSY = 3, 6  # natural runs of a log, with nothing before a step and with the stream kept busy
 
 
 @dataclass(slots=True)

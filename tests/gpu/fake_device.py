@@ -99,7 +99,7 @@ class FakeGpu:
             op = log.ops[index]
             assert isinstance(op, Launch)
             if op.stream == HOST:
-                assert self.cuda.current_stream() is None
+                assert self.cuda.chosen is None
                 launch(index)
             elif op.kind in COPIES:
                 self._copy(lambda: launch(index))
@@ -123,8 +123,8 @@ class FakeGpu:
         with self.kernel_lock:
             launch(index)
 
-    def pinned(self, count: int) -> Tensor:
-        self._pinned.append(torch.zeros(count, dtype=torch.int32))
+    def pinned(self, *shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
+        self._pinned.append(torch.zeros(shape, dtype=dtype))
         return self._pinned[-1]
 
     def is_pinned(self, address: int) -> bool:

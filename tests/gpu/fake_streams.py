@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from settled.reference.device.cuda.spin import SpinKernels
@@ -71,6 +72,30 @@ class FakeStream:
     enqueued: int = 0
     ended: int = 0
 
+    def synchronize(self) -> None:
+        with self.queue.gpu.changed:
+            self.queue.gpu.changed.wait_for(lambda: self.ended == self.enqueued or self.queue.gpu.is_closed)
+
+
+class DefaultStream:
+    """Which torch works on where nobody chose another. Here that is done at once; `waits`: how often somebody waited for it."""
+
+    waits = 0
+
+    def synchronize(self) -> None:
+        self.waits += 1
+
+
+@dataclass(frozen=True, slots=True)
+class FakeProperties:
+    """What torch tells of a device."""
+
+    name: str = "a fake device"
+    total_memory: int = 1 << 30
+    multi_processor_count: int = 1
+    major: int = 0
+    minor: int = 0
+
 
 class FakeCuda:
     """What stands in for the module torch.cuda. 32 streams are handed out in turn, as torch does."""
@@ -79,6 +104,7 @@ class FakeCuda:
         self.gpu = gpu
         self._current = threading.local()
         self._given = 0
+        self.default = DefaultStream()
 
     def is_available(self) -> bool:
         self.gpu.has_started = True
@@ -99,16 +125,34 @@ class FakeCuda:
 
     @contextmanager
     def stream(self, stream: FakeStream) -> Iterator[None]:
-        before = self.current_stream()
+        before = self.chosen
         self._current.stream = stream
         try:
             yield
         finally:
             self._current.stream = before
 
-    def current_stream(self) -> FakeStream | None:
+    @property
+    def chosen(self) -> FakeStream | None:
+        """What the calling thread made the current stream."""
         stream: FakeStream | None = getattr(self._current, "stream", None)
         return stream
+
+    def current_stream(self, device: torch.device) -> FakeStream | DefaultStream:
+        self._check(device)
+        return self.chosen or self.default
+
+    @contextmanager
+    def device(self, device: torch.device) -> Iterator[None]:
+        self._check(device)
+        yield
+
+    def get_device_properties(self, device: torch.device) -> FakeProperties:
+        self._check(device)
+        return FakeProperties()
+
+    def _check(self, device: torch.device) -> None:
+        assert device == torch.device("cpu", self.current_device()), f"{device} is not the fake's"
 
     def synchronize(self) -> None:
         assert self.gpu.settled(), "the device does not end its work"
@@ -121,7 +165,7 @@ class FakeCuda:
 
     def put(self, command: Callable[[], None]) -> None:
         """On the current stream."""
-        stream = self.current_stream()
+        stream = self.chosen
         assert stream is not None, "work for the default stream"
         stream.queue.put(stream, command)
 

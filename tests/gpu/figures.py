@@ -56,11 +56,6 @@ class Meter:
         self.events = bench.device.driver.new_event(is_timed=True), bench.device.driver.new_event(is_timed=True)
         bench.device.measure_clock()
 
-    @property
-    def is_pinned(self) -> bool:
-        """Host memory is pinned where there is a device to pin it for."""
-        return self.bench.device.torch_device.type == "cuda"
-
     def seconds(self, work: Callable[[], None], rounds: int, busy: float = BUSY) -> list[float]:
         """Of each round, behind those that do not count. Raises TimeoutError."""
         return [self._once(work, busy) for _ in range(self.sizes.warm_ups + rounds)][self.sizes.warm_ups :]
@@ -119,8 +114,8 @@ def _device_copy(meter: Meter) -> None:
 def _host_copies(meter: Meter) -> None:
     bench = meter.bench
     count = meter.sizes.host_bytes // 4
-    host = torch.arange(count, dtype=torch.int32, pin_memory=meter.is_pinned)
-    back = torch.zeros(count, dtype=torch.int32, pin_memory=meter.is_pinned)
+    host, back = (bench.device.platform.pinned(count) for _ in range(2))
+    host.copy_(torch.arange(count, dtype=torch.int32))
     there = torch.zeros(count, dtype=torch.int32, device=bench.device.torch_device)
     _settle(bench)
     meter.measure("host to device", host.nbytes, lambda: _copy(there, host), note="pinned memory")
@@ -172,7 +167,7 @@ def _block_copies(meter: Meter, memory: PagedMemory) -> None:
 def _moved_by_block(meter: Meter, memory: PagedMemory, blocks: list[int]) -> None:
     """As a connector does: a copy of keys and one of values for each block."""
     bench = meter.bench
-    host = [torch.zeros((len(blocks), *memory.keys.shape[1:]), dtype=memory.keys.dtype, pin_memory=meter.is_pinned) for _ in range(2)]
+    host = [bench.device.platform.pinned(len(blocks), *memory.keys.shape[1:], dtype=memory.keys.dtype) for _ in range(2)]
     moved = 2 * len(blocks) * memory.shape.block_bytes
     note = f"{len(blocks)} blocks, two copies of {memory.shape.block_bytes // 1024} KiB each"
 
@@ -207,5 +202,4 @@ def _copy(target: Tensor, source: Tensor) -> None:
 
 def _settle(bench: Bench) -> None:
     """What torch's default stream does is over before other streams go on."""
-    if bench.device.torch_device.type == "cuda":
-        torch.cuda.current_stream(bench.device.torch_device).synchronize()
+    bench.device.place.synchronize()

@@ -44,7 +44,7 @@ def _log(bench: Bench, told: Told) -> list[float]:
     """The distance of each row. Launch by launch, since memory is looked at behind each step."""
     compiled = compile_log(told.log())
     numbered = NumberedLog(compiled, NUMBERS)
-    launches = Launches(compiled, numbered, bench.device.torch_device)
+    launches = Launches(compiled, numbered, bench.device.place)
     launch = bench.queued(launches.run, launches.log)
     peers: dict[int, Tensor] = {}
     for op in launches.log.launches():

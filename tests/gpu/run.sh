@@ -3,6 +3,8 @@
 #
 #   tests/gpu/run.sh [--dry-run] [OUT]
 #
+# Planned for less than 8 minutes on one H200-class device, which has not been measured: each phase is killed at a limit, and the limits
+# add up to 470 s (tests/gpu/phases.py).
 # Exit code 0: all phases passed, or there is no device, torch or triton and nothing was run. 1: something failed.
 # --dry-run: the same programs on a fake device with interpreted kernels; it says nothing about a device, and measures nothing.
 # PYTHON: the interpreter, python3 if not set.

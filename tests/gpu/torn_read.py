@@ -95,7 +95,7 @@ def _made(bench: Bench) -> tuple[Launches, Gate]:
     gate = Gate(READ, 0, GATE_TILE, go, arrived, SPINS)
     compiled = compile_log(the_log())
     bench.device.need_streams(FIRST_TRANSFER)
-    return Launches(compiled, NumberedLog(compiled, NUMBERS), bench.device.torch_device, gate=gate), gate
+    return Launches(compiled, NumberedLog(compiled, NUMBERS), bench.device.place, gate=gate), gate
 
 
 def _warm_up(bench: Bench, launches: Launches, gate: Gate) -> None:

@@ -21,11 +21,13 @@ from settled.reference.device.cuda.contiguous import contiguous_log
 from settled.reference.device.cuda.launches import Launches
 from settled.reference.device.cuda.runtime import CudaDevice
 from settled.reference.device.cuda.streams import GateTimeoutError, StreamsError, run_on_streams
+from settled.reference.device.mismatches import garbled_of
 from settled.reference.device.numbered import NumberedLog
 from settled.reference.device.ops import LaunchKind, OpLog
 from settled.reference.device.outcome import Outcome
 from settled.reference.device.payload import Numbers
 from settled.reference.device.replay import replay_outcome
+from settled.reference.device.results import sentence
 from settled.reference.device.trials import Trial, races_of_launches
 
 NUMBERS = Numbers(head_dim=16, is_single=True)
@@ -51,6 +53,7 @@ class Run:
     """The log once on the device. `order`: in words. `rows_garbled`, `stores_wrong`: what the device found; `problems`: what must not be.
 
     `wanted_rows`, `wanted_stores`: what the CPU's replay found; None where it says nothing, in natural timing of a log that races.
+    `first`: what was first found garbled, in words, where the device and the CPU agree on it.
     `is_repeated`: the first try came to its deadline, as where the device puts streams one behind the other; see `_directed`.
     """
 
@@ -59,8 +62,9 @@ class Run:
     stores_wrong: int = 0
     wanted_rows: int | None = None
     wanted_stores: int | None = None
-    compared: int = 0  # outputs compared bit for bit: of rows with right tags, with contiguous memory; of states, with the CPU's
+    compared: int = 0  # outputs of keys and states whose tags are right, compared bit for bit with contiguous memory
     is_repeated: bool = False
+    first: str = ""
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -81,10 +85,10 @@ class AgainstCpu:
         self.numbered = NumberedLog(self.compiled, numbers)
         self._right = replay_outcome(self.compiled, self.numbered)
         laid_out = compile_log(contiguous_log(self.compiled))
-        beside = Launches(laid_out, NumberedLog(laid_out, numbers), device.torch_device)
+        beside = Launches(laid_out, NumberedLog(laid_out, numbers), device.place)
         run_in_order(beside, device, queued)
         self.contiguous = beside.outcome()
-        self.launches = Launches(self.compiled, self.numbered, device.torch_device)
+        self.launches = Launches(self.compiled, self.numbered, device.place)
         self.first_runs = [Run("contiguous memory", problems=list(self._wrong_over_contiguous())), self._in_order()]
 
     def natural(self, *, step_seconds: float) -> Run:
@@ -130,8 +134,10 @@ class AgainstCpu:
         run.rows_garbled, run.stores_wrong = rows_garbled(found), stores_wrong(found)
         if wanted is not None:
             run.wanted_rows, run.wanted_stores = rows_garbled(wanted), stores_wrong(wanted)
-            run.compared = int((found.wrong == 0).sum()) + len(found.state_outputs)
+            run.compared = len(_by_tags(found.wrong)[0]) + len(_right_state_rows(found))
             run.problems += [f"{name}: {each}" for each in differences(found, wanted, self.contiguous)]
+            if run.is_garbled and not run.problems:
+                run.first = sentence(garbled_of(found, self.compiled)[0], self.compiled.describe)
         return run
 
     def _wrong_over_contiguous(self) -> Iterator[str]:
@@ -176,6 +182,10 @@ def differences(found: Outcome, wanted: Outcome, contiguous: Outcome) -> Iterato
     far = _far(found.outputs[garbled], wanted.outputs[garbled])
     if far:
         yield f"{len(far)} garbled rows are further than {TOLERANCE:g} from the CPU's, row {int(garbled[far[0]])} first"
+    right = _right_state_rows(found)
+    moved = rows_differing(found.state_outputs[right], contiguous.state_outputs[right])
+    if moved:
+        yield f"{len(moved)} states were right and are not contiguous memory's bits, state row {right[moved[0]]} first"
     states = _far(found.state_outputs, wanted.state_outputs, relative=0.0)
     if states:
         yield f"{len(states)} numbers of states differ from the CPU's, state row {states[0]} first"
@@ -184,6 +194,13 @@ def differences(found: Outcome, wanted: Outcome, contiguous: Outcome) -> Iterato
 def _by_tags(wrong: Tensor) -> tuple[Tensor, Tensor]:
     """Which rows read right tags alone, which a wrong one."""
     return (wrong == 0).nonzero().flatten(), (wrong != 0).nonzero().flatten()
+
+
+def _right_state_rows(outcome: Outcome) -> list[int]:
+    """Of parts that read the right state: what they read, and what they made of it."""
+    rows = outcome.rows
+    ends = pairwise([*rows.state_rows, rows.num_state_rows])
+    return [row for wrong, (first, end) in zip(outcome.state_wrong.tolist(), ends, strict=True) if not wrong for row in range(first, end)]
 
 
 def _far(found: Tensor, wanted: Tensor, relative: float = TOLERANCE) -> list[int]:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from settled.reference.device.compiled import CompiledLog
 from settled.reference.device.cuda.device_log import DeviceLog
+from settled.reference.device.cuda.place import Place
 from settled.reference.device.memory import NUMBERS_OF
 from settled.reference.device.payload import Numbers
 from settled.reference.device.state_tensors import EMPTY_NUMBER
@@ -57,16 +58,16 @@ class Buffers:
         self.stored_values.fill_(NUMBERS_OF[NEVER_WRITTEN])
 
 
-def buffers_for(compiled: CompiledLog, log: DeviceLog, numbers: Numbers, device: torch.device) -> Buffers:
+def buffers_for(compiled: CompiledLog, log: DeviceLog, numbers: Numbers, place: Place) -> Buffers:
     """Allocated, reset, and what LOADs bring put into place."""
-    slots, head_dim, is_pinned = compiled.num_slots + 1, numbers.head_dim, device.type == "cuda"
+    slots, head_dim = compiled.num_slots + 1, numbers.head_dim
     fills = compiled.tables.to(torch.int32)
 
     def on_device(*shape: int, dtype: torch.dtype = numbers.dtype) -> Tensor:
-        return torch.empty(shape, dtype=dtype, device=device)
+        return torch.empty(shape, dtype=dtype, device=place.device)
 
     def on_host(*shape: int, dtype: torch.dtype = numbers.dtype) -> Tensor:
-        return torch.empty(shape, dtype=dtype, pin_memory=is_pinned)
+        return place.host(*shape, dtype=dtype)
 
     buffers = Buffers(
         compiled.page,

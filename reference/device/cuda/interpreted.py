@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import torch
-
 from settled.reference.device.compiled import CompiledLog
 from settled.reference.device.cuda.launches import Launches
+from settled.reference.device.cuda.place import on_cpu
 from settled.reference.device.numbered import NumberedLog
 from settled.reference.device.outcome import Outcome
 
 
 def interpreted_launches(compiled: CompiledLog, numbered: NumberedLog) -> Launches:
     """Raises BackEndError where triton was imported without its interpreter."""
-    return Launches(compiled, numbered, torch.device("cpu"))
+    return Launches(compiled, numbered, on_cpu())
 
 
 def replay_interpreted(launches: Launches, order: Iterable[int] | None = None) -> Outcome:

@@ -7,8 +7,7 @@ exception is a FILL, the host's own work, which is done when `run` returns.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -17,6 +16,7 @@ from settled.reference.device.compiled import CompiledLog, Step, Table
 from settled.reference.device.cuda import kernels
 from settled.reference.device.cuda.buffers import buffers_for
 from settled.reference.device.cuda.device_log import device_log
+from settled.reference.device.cuda.place import Place
 from settled.reference.device.cuda.variants import TILE, variants_for
 from settled.reference.device.memory import NUMBERS_OF
 from settled.reference.device.numbered import NumberedLog
@@ -52,19 +52,19 @@ class Launches:
     `gate`, if set, holds for every later run. `buffers` may be looked at between launches.
     """
 
-    def __init__(self, compiled: CompiledLog, numbered: NumberedLog, device: torch.device, *, gate: Gate | None = None) -> None:
-        check_back_end(device)
+    def __init__(self, compiled: CompiledLog, numbered: NumberedLog, place: Place, *, gate: Gate | None = None) -> None:
+        check_back_end(place.device)
         if not numbered.numbers.is_single:
             raise ValueError("kernels compute in float32; make the NumberedLog with Numbers(is_single=True)")
-        self.compiled, self.numbered, self.device, self.gate = compiled, numbered, device, gate
+        self.compiled, self.numbered, self.place, self.gate = compiled, numbered, place, gate
         self.log = compiled.log
         self.variants = variants_for(numbered.numbers.head_dim)
         self._log = device_log(compiled, numbered)
         self.rows = self._log.rows
-        self.buffers = buffers_for(compiled, self._log, numbered.numbers, device)
-        self._told = {name: tensor.to(device) for name, tensor in self._log.tensors.items()}
+        self.buffers = buffers_for(compiled, self._log, numbered.numbers, place)
+        self._told = {name: tensor.to(place.device) for name, tensor in self._log.tensors.items()}
         self._before = outcome_before(self.rows, numbered.numbers.head_dim, numbered.numbers.dtype)
-        self._found = {name: getattr(self._before, name).to(device, copy=True) for name in READ}
+        self._found = {name: getattr(self._before, name).to(place.device, copy=True) for name in READ}
         self._copies = {op: list(self._copies_of(op)) for op in self._log.segments}
         self._run_kind: dict[LaunchKind | None, Callable[[int], None]] = {
             LaunchKind.FILL: self._fill,
@@ -77,12 +77,12 @@ class Launches:
             LaunchKind.STORE: self._move,
             LaunchKind.POISON: self._poison,
         }
-        self._synchronize()
+        place.synchronize()
 
     def run(self, op: int) -> None:
         """Enqueues launch `op`. Raises KeyError for what is none."""
         run = self._run_kind[self.compiled.kinds[op]]
-        with self._on_device():
+        with self.place.current():
             run(op)
 
     def reset(self) -> None:
@@ -90,53 +90,21 @@ class Launches:
 
         Waits for the current stream, before and after; nothing may be under way on others.
         """
-        with self._on_device():
-            self._synchronize()
+        with self.place.current():
+            self.place.synchronize()
             self.buffers.reset()
             for name, found in self._found.items():
                 found.copy_(getattr(self._before, name))
-            self._synchronize()
-
-    def warm_up(self) -> None:
-        """Launches every kernel that the log's launches use, so that nothing is compiled or loaded later; then resets.
-
-        With a gate set the gated kernel too. Nothing may be under way. The launches run out of their order, on whatever is in memory.
-        """
-        gate, self.gate = self.gate, None
-        for op in self._first_of_each_kernel():
-            self.run(op)
-        if gate is not None:
-            ones, zeros = (torch.full((1,), value, dtype=torch.int32, device=self.device) for value in (1, 0))
-            self.gate = replace(gate, go=ones, arrived=zeros, spins=1)
-            self.run(gate.op)
-        self.gate = gate
-        self.reset()
+            self.place.synchronize()
 
     def outcome(self) -> Outcome:
         """What was read, on the host. Whoever ran the launches on streams of his own has waited for them."""
-        with self._on_device():
+        with self.place.current():
             found = {name: tensor.to("cpu", copy=True) for name, tensor in self._found.items()}
         outcome = Outcome(self.rows, **found)
         buffers = self.buffers
         add_stores(outcome, self.compiled, self.numbered, buffers.stored_tags, buffers.stored_keys, buffers.stored_values)
         return outcome
-
-    def _first_of_each_kernel(self) -> list[int]:
-        """The first launch of each kind, and the first STEPs that read keys, read states, write states."""
-        first: dict[object, int] = {}
-        for op in self.log.launches():
-            first.setdefault(self.compiled.kinds[op], op)
-            for name, entries in (("keys", self.rows.of_step), ("states", self.rows.states_of), ("outs", self._log.outs)):
-                if entries.get(op):
-                    first.setdefault(name, op)
-        return sorted(set(first.values()))
-
-    def _on_device(self) -> AbstractContextManager[object]:
-        return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
-
-    def _synchronize(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.current_stream(self.device).synchronize()
 
     # ---- a method a kind -----------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from settled.reference.device.cuda.driver import Driver, load_libcuda
+from settled.reference.device.cuda.place import Place
 from settled.reference.device.cuda.spin import SpinKernels
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ ENVIRONMENT = {
     "CUDA_DEVICE_MAX_CONNECTIONS": str(MOST_STREAMS),  # streams that share a connection wait for each other's gates
 }
 _CALIBRATION_CYCLES = 4_000_000
+_WAKING_CYCLES = 100_000_000  # 50 ms at 2 GHz, and longer at rest
 
 
 class CudaError(RuntimeError):
@@ -58,9 +60,9 @@ def _check_blocking(environment: MutableMapping[str, str]) -> None:
         raise CudaError("CUDA_LAUNCH_BLOCKING is set: each launch would wait for its gate, and no other stream would ever open it")
 
 
-def pinned_words(count: int) -> Tensor:
-    """`count` zeroed int32 in pinned host memory."""
-    return torch.zeros(count, dtype=torch.int32, pin_memory=True)
+def pinned(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
+    """Zeroed pinned host memory."""
+    return torch.zeros(shape, dtype=dtype, pin_memory=True)
 
 
 def copy_on_stream(target: Tensor, source: Tensor) -> None:
@@ -72,16 +74,16 @@ def copy_on_stream(target: Tensor, source: Tensor) -> None:
 class Platform:
     """What a device stands on; a fake one stands here in dry runs.
 
-    `cuda`: torch.cuda. `library`: loads libcuda. `buffers`: torch's name of the device that holds buffers. `pinned`: makes words. `copy`:
-    enqueues a copy. `spin`: the kernels that wait and post where the driver cannot. `environment`: the process's variables.
-    `grace_seconds`: how long work may take to end that nothing holds up any more; `warm_up_seconds`: the same of spin kernels that have to
-    be compiled first.
+    `cuda`: torch.cuda. `library`: loads libcuda. `buffers`: torch's name of the device that holds buffers. `pinned`: makes zeroed host
+    memory, of words where no `dtype` is given. `copy`: enqueues a copy. `spin`: the kernels that wait and post where the driver cannot.
+    `environment`: the process's variables. `grace_seconds`: how long work may take to end that nothing holds up any more;
+    `warm_up_seconds`: the same of spin kernels that have to be compiled first.
     """
 
     cuda: Any = torch.cuda
     library: Callable[[], Any] = load_libcuda
     buffers: str = "cuda"
-    pinned: Callable[[int], Tensor] = pinned_words
+    pinned: Callable[..., Tensor] = pinned
     copy: Callable[[Tensor, Tensor], None] = copy_on_stream
     spin: SpinKernels = field(default_factory=SpinKernels)
     environment: MutableMapping[str, str] = field(default_factory=lambda: os.environ)
@@ -92,8 +94,8 @@ class Platform:
 class CudaDevice:
     """The current CUDA device. Make it before anything else uses CUDA, or set `ENVIRONMENT` in the shell; keep one a process.
 
-    Streams are numbered as in an op log, from 1. `torch_device`: where buffers belong. Raises CudaError where there is no device or the
-    environment is wrong, and DriverError.
+    Streams are numbered as in an op log, from 1. `torch_device`, `place`: where buffers belong. Raises CudaError where there is no device
+    or the environment is wrong, and DriverError.
     """
 
     def __init__(self, platform: Platform | None = None) -> None:
@@ -106,6 +108,7 @@ class CudaDevice:
         if not self.platform.cuda.is_available():
             raise CudaError("torch finds no CUDA device")
         self.torch_device = torch.device(self.platform.buffers, self.platform.cuda.current_device())
+        self.place = Place(self.torch_device, self.platform.cuda, self.platform.pinned)
         self.is_lost = False
         self.cycles_per_second = 0.0
         self._streams: list[Any] = []
@@ -173,11 +176,13 @@ class CudaDevice:
         self.enqueue(stream, lambda: self.platform.cuda._sleep(cycles))
 
     def measure_clock(self) -> None:
-        """How many cycles torch's busy kernel counts in a second, once: the most of three rounds, since a device at rest clocks low.
+        """How many cycles torch's busy kernel counts in a second, once: the most of three rounds, behind work that wakes a device at rest,
+        which clocks low.
 
         Waits for the device. Raises CudaError where it does not answer.
         """
         if not self.cycles_per_second:
+            self.enqueue(1, lambda: self.platform.cuda._sleep(_WAKING_CYCLES))
             self.cycles_per_second = max(self._measure_cycles() for _ in range(3))
 
     def _measure_cycles(self) -> float:

@@ -16,6 +16,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
 from settled.reference.device.cuda import kernels, launches
+from settled.reference.device.cuda.place import on_cpu
 from settled.reference.device.cuda.variants import Variant
 
 
@@ -51,7 +52,7 @@ if __name__ == "__main__":
     Variant.launch = _warm  # type: ignore[method-assign]
     for workload in workloads.WORKLOADS:
         ready = workloads.made(workload)
-        run = launches.Launches(ready.compiled, ready.numbered, torch.device("cpu"))
+        run = launches.Launches(ready.compiled, ready.numbered, on_cpu())
         step = ready.compiled.steps[-1].op
         flag = torch.zeros(3, dtype=torch.int32)
         for gate in (None, launches.Gate(step, 0, 1, flag[1:2], flag[2:], spins=1)):

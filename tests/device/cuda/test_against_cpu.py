@@ -88,7 +88,13 @@ def test_numbers_of_states_are_exact() -> None:
     found = deepcopy(wanted)
     assert list(differences(found, wanted, wanted)) == []
     found.state_outputs[1, 3] += 2.0**-21
-    assert list(differences(found, wanted, wanted)) == ["1 numbers of states differ from the CPU's, state row 1 first"]
+    assert list(differences(found, wanted, wanted)) == [
+        "1 states were right and are not contiguous memory's bits, state row 1 first",
+        "1 numbers of states differ from the CPU's, state row 1 first",
+    ]
+    assert list(differences(found, found, wanted)) == ["1 states were right and are not contiguous memory's bits, state row 1 first"]
+    found.state_wrong.fill_(1)
+    assert list(differences(found, found, wanted)) == [], "a wrong state is the CPU's alone to judge"
 
 
 def test_rows_and_stores_are_counted_as_a_replay_counts_them() -> None:
@@ -144,8 +150,7 @@ def test_a_device_that_loses_a_write_is_found_out(gpu: FakeGpu) -> None:
     assert any("differ from the CPU's" in problem for problem in problems), problems
     assert any(run.is_garbled for run in case.first_runs)
     in_order = case.first_runs[1]
-    everything = len(case.launches.rows.keys) + case.launches.rows.num_state_rows
-    assert in_order.compared == everything - in_order.rows_garbled, "what is garbled is compared within a tolerance"
+    assert 0 < in_order.compared < len(case.launches.rows.keys) + case.launches.rows.num_state_rows, "what is garbled is within a tolerance"
 
 
 def test_a_device_that_is_right_is_right_and_a_closed_gate_that_holds_up_others_is_met(
@@ -176,3 +181,17 @@ def test_a_device_that_is_right_is_right_and_a_closed_gate_that_holds_up_others_
     monkeypatch.setattr(against_cpu, "run_on_streams", stuck)
     assert case.natural(step_seconds=0.001).problems == ["natural timing, steps of 1 ms: stuck"]
     assert case.directed(trial).problems == ["as enqueued: stuck"]
+
+    def late(*arguments: object, **keywords: object) -> None:
+        raise GateTimeoutError("late")
+
+    monkeypatch.setattr(against_cpu, "run_on_streams", late)
+    assert device.tickets.ahead == 1
+    assert case.directed(trial).problems == ["as enqueued: late"], "a second try would be the same"
+    monkeypatch.setattr(CudaDevice, "drain", lambda device, seconds: False)
+    assert case._in_order().problems == ["one stream: the device did not end its work in 30 s"]
+    case.contiguous.wrong[0] = 1
+    case.contiguous.outputs[0] *= 2
+    not_clean, far = case._wrong_over_contiguous()
+    assert not_clean.startswith("contiguous memory: 1 of ")
+    assert "1 rows further than 1e-05 from the CPU's outputs, row 0 first" in far

@@ -122,6 +122,7 @@ def test_a_device_that_differs_ends_with_1_and_its_first_problems(monkeypatch: p
         total.add(2, True, [WRONG], [("as enqueued", Run("as enqueued", problems=[f"problem {number}" for number in range(5)]))])
         tell(total)
         yield total
+        yield DeviceTotal(rows[0])
 
     monkeypatch.setattr("settled.reference.device.cuda.absence.why_absent", lambda: "")
     monkeypatch.setattr(report, "compare_on_device", wrong)

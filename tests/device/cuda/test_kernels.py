@@ -178,19 +178,6 @@ def test_a_gate_holds_one_row_at_one_tile() -> None:
         assert arrived.tolist() == [0], "no such row, no such tile"
 
 
-def test_warming_up_runs_every_kernel_and_leaves_no_trace() -> None:
-    host = Host((SINK, STATE))
-    host.step((host.add(3), 3))
-    host.zero(9)
-    launches = launches_of(host)
-    arrived = gated(launches, 3, 2, 1, is_open=False)
-    before = launches.buffers.tags.clone()
-    launches.warm_up()
-    assert torch.equal(launches.buffers.tags, before)
-    assert arrived.tolist() == [0]
-    assert not launches.outcome().is_clean, "nothing has run"
-
-
 # ---- without tags, with heads ------------------------------------------------------------------------------------------
 
 

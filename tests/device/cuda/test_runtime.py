@@ -9,7 +9,7 @@ import torch
 from fake_device import FakeGpu
 
 from settled.reference.device.cuda.driver import Driver
-from settled.reference.device.cuda.runtime import ENVIRONMENT, MOST_STREAMS, CudaDevice, CudaError, Platform, pinned_words
+from settled.reference.device.cuda.runtime import ENVIRONMENT, MOST_STREAMS, CudaDevice, CudaError, Platform, pinned
 
 
 def test_before_cuda_starts_the_environment_is_set() -> None:
@@ -63,11 +63,11 @@ def test_the_real_platform_is_the_default() -> None:
     platform.copy(target, torch.ones(2))
     assert target.tolist() == [1, 1]
     if torch.cuda.is_available():
-        assert pinned_words(3).tolist() == [0, 0, 0]
-        assert pinned_words(3).is_pinned()
+        assert pinned(3).tolist() == [0, 0, 0]
+        assert pinned(3).is_pinned()
     else:
         with pytest.raises(RuntimeError, match=r"pin|NVIDIA"):
-            pinned_words(3)
+            pinned(3)
         with pytest.raises(RuntimeError, match=r"no NVIDIA driver|no CUDA device"):
             CudaDevice()
 
@@ -101,9 +101,9 @@ def test_work_goes_to_the_stream_that_is_current() -> None:
         device = CudaDevice(gpu.platform)
         device.need_streams(2)
         seen: list[object] = []
-        device.enqueue(2, lambda: seen.append(gpu.cuda.current_stream()))
+        device.enqueue(2, lambda: seen.append(gpu.cuda.chosen))
         assert seen == [gpu.streams[1]]
-        assert gpu.cuda.current_stream() is None
+        assert gpu.cuda.chosen is None
         device.touch(2)
         assert device.drain(5.0)
 

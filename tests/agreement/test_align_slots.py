@@ -243,6 +243,7 @@ def most_held(events: Iterable[ev.Event], group: int) -> int:
     return most
 
 
+@pytest.mark.slow
 def test_a_table_holds_a_slot_for_each_step_in_flight_one_to_start_from_and_those_for_drafts() -> None:
     """1 + D + K at most, which is reached. vLLM sizes for 2 + K, which is what a synchronous engine holds."""
     beyond_drafts: dict[int, int] = defaultdict(int)

@@ -16,7 +16,7 @@ from settled.model.disciplines import CEIL, NO_FENCE, OPTIMISTIC, POOL_FENCE, RI
 from settled.model.kinds import FullAttention
 
 
-@pytest.mark.parametrize("discipline", [RIGHT, VLLM], ids=lambda discipline: discipline.name)
+@pytest.mark.parametrize("discipline", [RIGHT, pytest.param(VLLM, marks=pytest.mark.slow)], ids=lambda discipline: discipline.name)
 def test_every_event_of_the_reference_satisfies_the_proved_relation(discipline: Discipline) -> None:
     seen, problems = check_runs(range(100), discipline, discipline)
     assert not problems, "\n".join(problems[:3])
@@ -26,6 +26,7 @@ def test_every_event_of_the_reference_satisfies_the_proved_relation(discipline: 
     assert sum(seen[name] for name in names) > 20_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fence", [PruneFence.POOL, PruneFence.CALLBACK], ids=str)
 def test_a_fence_behind_a_prune_satisfies_the_relation_that_was_proved_for_it(fence: PruneFence) -> None:
     """A prune that no schedule follows is told as the prune before a finish, so both rely on the same count here; A1 does not ask which."""

@@ -32,7 +32,7 @@ GAP = "..."
 _BLOCK = re.compile(r"^```console\n(?P<text>\$ .*?)^```$", re.MULTILINE | re.DOTALL)
 
 # By how a command begins. The others run in the fast suite.
-SLOW = ("settled weigh", "settled prove T3 T4")
+SLOW = ("settled weigh", "settled prove T3 T4", "settled diff settled/loads optimistic", "settled refute --all")
 ENGINES = ("settled hunt vllm", "settled hunt tokenspeed")
 RUN_HERE = ("settled ", "ls ", "cat ")  # blocks of others are shown by tests of their own
 ALONE = ("settled prove", "settled refute")  # in a process of its own: what a solver finds may depend on what it was asked before

@@ -80,6 +80,7 @@ def test_a_right_discipline_that_is_wrong_on_the_buffers_disagrees(monkeypatch: 
     assert refute("ceil", "--property", "read_resident", "--replay", "--bytes").exit_code == 1
 
 
+@pytest.mark.slow
 def test_a_recorded_trace_of_an_affected_release_shows_its_wrong_token_and_a_repaired_one_none() -> None:
     for release, wrong in (("0.25.1", True), ("0.26.0", False), ("0.33.0", False)):
         with (TRACES / f"v{release}-min-spec-reject.ndjson").open() as lines:

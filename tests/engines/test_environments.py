@@ -97,6 +97,7 @@ def no_release_before(shared: tuple[Path, Path]) -> None:
         installing.uninstall(release, lambda line: None)
 
 
+@pytest.mark.slow
 def test_a_release_is_its_source_distribution_and_nothing_of_it_runs(shared: tuple[Path, Path]) -> None:
     assert settled("install", "vllm==0.9.0").exit_code == 0
     (release,) = installed_releases()

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from phases import PHASES
 
 HERE = Path(__file__).parent
@@ -23,6 +24,7 @@ def narrowly(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
 
 
+@pytest.mark.slow
 def test_the_whole_run_passes_on_the_fake_device_with_little_installed(tmp_path: Path) -> None:
     """`run.sh` itself, whose interpreter is one that imports narrowly. The summary, which needs nothing, is run so too."""
     interpreter = tmp_path / "python"

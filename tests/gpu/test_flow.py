@@ -29,6 +29,8 @@ from settled.reference.device.ops import OpLog
 from settled.reference.device.replay import replay
 from settled.reference.device.trials import Trial, races_of_launches
 
+pytestmark = pytest.mark.fake_device
+
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:

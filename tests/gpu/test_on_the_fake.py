@@ -26,6 +26,8 @@ from settled.reference.device.numbered import NumberedLog
 from settled.reference.device.ops import KeysPart
 from settled.reference.device.trials import trials
 
+pytestmark = pytest.mark.fake_device
+
 HOST = ("staging", "loaded_tags", "loaded_keys", "loaded_values", "stored_tags", "stored_keys", "stored_values")
 DEVICE = ("tags", "keys", "values", "table")
 

@@ -218,7 +218,7 @@ def test_a_hit_on_own_blocks_needs_no_warm_up() -> None:
     assert touch.blocks == (2,)
 
 
-@pytest.mark.parametrize("prefix_caching", [False, True])
+@pytest.mark.parametrize("prefix_caching", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_recorded_run_replays_to_the_same_decisions(prefix_caching: bool) -> None:
     """The engine's own traces are scripts too: the same steps, the same outputs, the same hits, the same transfers and failures."""
     hits = 0

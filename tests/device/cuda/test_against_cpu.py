@@ -21,6 +21,8 @@ from settled.reference.device.outcome import Outcome
 from settled.reference.device.replay import replay, replay_outcome
 from settled.reference.device.trials import trials
 
+pytestmark = pytest.mark.fake_device
+
 torch.set_num_threads(1)
 
 

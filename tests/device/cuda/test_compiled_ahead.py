@@ -38,7 +38,8 @@ def script(name: str, *arguments: str, cache: Path) -> subprocess.CompletedProce
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
 
 
-@pytest.mark.parametrize("architecture", [90, pytest.param(80, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", [80, 90])
 def test_every_variant_compiles(architecture: int, tmp_path: Path) -> None:
     ran = script("compile_ahead.py", str(architecture), cache=tmp_path)
     assert ran.returncode == 0, ran.stderr
@@ -102,6 +103,7 @@ def _type(argument: object) -> str:
     return "fp32"
 
 
+@pytest.mark.fake_device
 def test_launches_use_the_variants_that_are_compiled_with_the_types_that_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     used: list[tuple[Variant, tuple[Any, ...]]] = []
     monkeypatch.setattr(Variant, "launch", lambda self, grid, *arguments: used.append((self, arguments)))

@@ -25,6 +25,8 @@ from settled.reference.device.cuda.streams import StreamsError
 from settled.reference.device.cuda.tickets import ProbeError
 from settled.reference.device.ops import OpLog
 
+pytestmark = pytest.mark.fake_device
+
 
 def diff(*arguments: str) -> Result:
     return CliRunner().invoke(cli, ["diff", "--device", "cuda", *arguments])

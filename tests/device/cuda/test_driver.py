@@ -12,6 +12,8 @@ from fake_device import FakeGpu
 from settled.reference.device.cuda.driver import Driver, DriverError, load_libcuda
 from settled.reference.device.cuda.runtime import CudaDevice
 
+pytestmark = pytest.mark.fake_device
+
 
 def test_contexts() -> None:
     with FakeGpu() as gpu:

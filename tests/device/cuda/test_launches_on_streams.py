@@ -13,6 +13,8 @@ from settled.reference.device.cuda.streams import run_on_streams
 from settled.reference.device.orders import LaunchOrder
 from settled.reference.device.replay import replay_outcome
 
+pytestmark = pytest.mark.fake_device
+
 torch.set_num_threads(1)
 DIRECTED = [workload for workload in WORKLOADS if workload.is_fast and "random order" not in workload.name]
 CLEAN = "settled/everything 4 poisoned"

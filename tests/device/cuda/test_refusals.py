@@ -19,6 +19,8 @@ from settled.reference.device.numbered import NumberedLog
 from settled.reference.device.ops import LaunchKind
 from settled.reference.device.payload import Numbers
 
+pytestmark = pytest.mark.fake_device
+
 
 def test_kernels_that_are_compiled_do_not_run_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "IS_INTERPRETED", False)

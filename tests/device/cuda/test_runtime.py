@@ -11,6 +11,8 @@ from fake_device import FakeGpu
 from settled.reference.device.cuda.driver import Driver
 from settled.reference.device.cuda.runtime import ENVIRONMENT, MOST_STREAMS, CudaDevice, CudaError, Platform, pinned
 
+pytestmark = pytest.mark.fake_device
+
 
 def test_before_cuda_starts_the_environment_is_set() -> None:
     with FakeGpu(environment={"PATH": "x"}) as gpu:

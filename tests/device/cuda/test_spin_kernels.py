@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 import json
 import os
 import subprocess
@@ -11,6 +13,8 @@ import threading
 import torch
 
 from settled.reference.device.cuda.spin import SpinKernels
+
+pytestmark = pytest.mark.fake_device
 
 COMPILE = """
 import json

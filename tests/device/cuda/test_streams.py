@@ -21,6 +21,8 @@ from settled.reference.device.ops import COMPUTE, HostSync, OpLog, Record, Wait
 from settled.reference.device.orders import LaunchOrder
 from settled.reference.device.replay import Replay, replay
 
+pytestmark = pytest.mark.fake_device
+
 torch.set_num_threads(1)
 TRACES = Path(__file__).parents[2] / "data" / "traces"
 

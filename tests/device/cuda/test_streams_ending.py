@@ -17,6 +17,8 @@ from settled.reference.device.cuda.tickets import AHEAD
 from settled.reference.device.ops import COMPUTE, HostSync, Record, Wait
 from settled.reference.device.orders import LaunchOrder
 
+pytestmark = pytest.mark.fake_device
+
 # ---- what cannot be --------------------------------------------------------------------------------------------------
 
 

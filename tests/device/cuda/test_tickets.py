@@ -13,6 +13,8 @@ from settled.reference.device.cuda.driver import DriverError
 from settled.reference.device.cuda.runtime import CudaDevice
 from settled.reference.device.cuda.tickets import AHEAD, MOST_RANKS, ProbeError, SpinGates, Tickets
 
+pytestmark = pytest.mark.fake_device
+
 WAITS = frozenset({"cuStreamWaitValue32_v2", "cuStreamWriteValue32_v2"})
 BOTH = WAITS | {"cuStreamWaitValue32", "cuStreamWriteValue32"}
 MEMORY, SPIN = "stream memory operations", "spin kernels"

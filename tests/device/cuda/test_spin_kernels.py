@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
-
 import json
 import os
 import subprocess
 import sys
 import threading
 
+import pytest
 import torch
 
 from settled.reference.device.cuda.spin import SpinKernels

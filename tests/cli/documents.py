@@ -15,7 +15,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import chdir
 from difflib import SequenceMatcher
 from functools import cache
 from pathlib import Path
@@ -95,7 +95,7 @@ def needs_engines(commands: tuple[str, ...]) -> bool:
 @cache
 def printed_by(commands: tuple[str, ...]) -> tuple[str, ...]:
     """What each command prints, to standard output and standard error together."""
-    with TemporaryDirectory() as folder, _within(Path(folder)):
+    with TemporaryDirectory() as folder, chdir(Path(folder)):
         for name in ("docs", "tests"):
             Path(name).symlink_to(ROOT / name, target_is_directory=True)
         return tuple(_run(command) for command in commands)
@@ -113,16 +113,6 @@ def _run(command: str) -> str:
     if program == "cat":
         return Path(*arguments).read_text(encoding="utf-8")
     raise ValueError(f"{command}: expected a command that begins with settled, ls or cat")
-
-
-@contextmanager
-def _within(folder: Path) -> Iterator[None]:
-    former = Path.cwd()
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(former)
 
 
 # ---- comparing and rewriting -----------------------------------------------------------------------------------------

@@ -14,8 +14,8 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import chdir
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -89,7 +89,7 @@ def _here(case: Case, folder: Path) -> Told:
         patch.object(time, "perf_counter", lambda: next(ticks) * TICK_SECONDS),
         patch.object(diagnosis, "installed", lambda package: "1.2.3"),
         patch.dict(os.environ, _environment(case, folder), clear=True),
-        _within(folder),
+        chdir(folder),
     ):
         code = run_to_the_end(run, arguments)
         texts = []
@@ -120,16 +120,6 @@ def _environment(case: Case, folder: Path) -> dict[str, str]:
         "CC": str(folder / "cc"),
         "CUDA_VISIBLE_DEVICES": "",
     }
-
-
-@contextmanager
-def _within(folder: Path) -> Iterator[None]:
-    former = Path.cwd()
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(former)
 
 
 # ---- writing ---------------------------------------------------------------------------------------------------------

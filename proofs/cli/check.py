@@ -13,7 +13,7 @@ import click
 from settled.model.properties import Contract, Property
 from settled.proofs.cli.refusal import Choice
 from settled.proofs.cli.summary_options import summary_options
-from settled.proofs.cli.trace_input import opened, refusal_of
+from settled.proofs.cli.trace_input import check_outputs, opened, refusal_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -71,6 +71,9 @@ def check(
     if (picture or html) and trace == "-":
         option = "--picture" if picture else "--html"
         raise click.UsageError(f"{option} needs a file: standard input cannot be read a second time")
+    check_outputs(trace, (html, junit, markdown))
+    if (picture or html) and not Path(trace).is_file() and Path(trace).exists():
+        raise click.UsageError("--picture and --html read the trace a second time: give a file, not a pipe")
     wanted = [Property(name) for name in properties] or list(Property)
     try:
         with opened(trace) as (lines, source):
@@ -85,7 +88,7 @@ def check(
         if picture:
             _print_picture(report, trace)
     if html is not None:
-        _write_page(trace, contract, html)
+        _write_page(trace, contract, wanted, html)
     if junit or markdown:
         from settled.proofs.report.summaries import suite_of_trace
         from settled.proofs.report.summary import SummaryFiles
@@ -162,13 +165,13 @@ def _print_picture(report: Report, trace: str) -> None:
     console.print(f"  {earliest.sentence()}", markup=False)
 
 
-def _write_page(trace: str, contract: str | None, html: Path) -> None:
+def _write_page(trace: str, contract: str | None, properties: list[Property], html: Path) -> None:
     from settled.model.trace_io import read_trace
     from settled.proofs.showing.timeline import timeline_of
     from settled.proofs.showing.writing import Files, write_pictures
 
     with Path(trace).open("rb") as lines:
-        timeline = timeline_of(list(read_trace(lines, trace)), trace, Contract(contract) if contract else None)
+        timeline = timeline_of(list(read_trace(lines, trace)), trace, Contract(contract) if contract else None, properties)
     write_pictures(timeline, Files(html=html))
 
 

@@ -9,7 +9,7 @@ import click
 
 from settled.model.properties import Contract
 from settled.proofs.cli.refusal import Choice
-from settled.proofs.cli.trace_input import opened, refusal_of
+from settled.proofs.cli.trace_input import check_outputs, opened, refusal_of
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -35,6 +35,7 @@ def show(trace: str, contract: str | None, html: Path | None, perfetto: Path | N
     from settled.proofs.showing.timeline import timeline_of
     from settled.proofs.showing.writing import Files
 
+    check_outputs(trace, (html, perfetto, svg))
     try:
         with opened(trace) as (lines, source):
             timeline = timeline_of(list(read_trace(lines, source)), source, Contract(contract) if contract else None)

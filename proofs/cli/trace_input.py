@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -28,6 +28,17 @@ def opened(trace: str) -> Iterator[tuple[IO[bytes], str]]:
         return
     with Path(trace).open("rb") as lines:
         yield lines, trace
+
+
+def check_outputs(trace: str, outputs: Iterable[Path | None]) -> None:
+    """Raises Refusal where a file to be written is the trace itself, or another file to be written. Devices may be named twice."""
+    taken = {} if trace == "-" else {Path(trace).resolve(): "the trace"}
+    for path in outputs:
+        if path is None or (path.exists() and not path.is_file()):
+            continue
+        if path.resolve() in taken:
+            raise Refusal(f"{path}: would be written over {taken[path.resolve()]}", "name another file")
+        taken[path.resolve()] = "another of the files"
 
 
 def refusal_of(trace: str, error: Exception) -> Refusal:

@@ -38,6 +38,7 @@ class Watch:
         self._judged: list[Judged] = []
         self._attached: dict[int, Attached] = {}  # by the id of the scheduler, which it keeps alive
         self._failure: BaseException | None = None
+        self._is_closed = False
         self._is_over = False  # then no line of the test is to be shown with a failure
 
     # ---- what a test calls -------------------------------------------------------------------------------------------
@@ -70,9 +71,12 @@ class Watch:
             raise self._failure
         self._is_over = True
         self._end()
-        reports = self._reports()
-        if not reports:
+        if not self._judged:
             self._fail(NOTHING_ATTACHED)
+        silent = sum(not judged.has_begun for judged in self._judged)
+        if silent:
+            self._fail(f"settled: {silent} of {len(self._judged)} engines emitted nothing: no event came to the sink, not even the config")
+        reports = self._reports()
         for report in reports:
             if report.exit_code and not any(result.verdict is Verdict.HOLDS for result in report.properties):
                 self._fail(f"settled: nothing was judged: {'; '.join(_reasons(report))}")
@@ -101,6 +105,7 @@ class Watch:
 
     def close(self) -> None:
         """The engines are as they were."""
+        self._is_closed = True
         for attached in reversed(self._attached.values()):
             attached.detach()
         self._attached.clear()
@@ -110,6 +115,8 @@ class Watch:
     # ---- inside ------------------------------------------------------------------------------------------------------
 
     def _feed(self, judged: Judged, event: Event) -> None:
+        if self._is_closed or (self._is_over and judged.has_ended):
+            return  # the test is over: what its fixtures do when they end is not judged
         if self._failure is not None:
             return  # a test that swallowed the failure goes on with an engine in mid-operation: nothing more is certain
         try:

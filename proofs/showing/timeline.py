@@ -22,7 +22,7 @@ from settled.model.events import (
 from settled.model.interpret import compile_term
 from settled.model.monitor import Monitor, Report, Violation
 from settled.model.monitor.state import Entry
-from settled.model.properties import Contract
+from settled.model.properties import Contract, Property
 from settled.proofs.showing.owners import Names, Owners
 from settled.proofs.showing.uses import Part, Rows, uses_of
 
@@ -87,17 +87,19 @@ class Timeline:
         return known[-1] if known else None
 
 
-def timeline_of(events: Sequence[tuple[int, Event]], source: str, contract: Contract | None = None) -> Timeline:
-    """Reads a whole trace, numbered by line, its config first. Raises TraceError as the monitor does."""
-    return _Builder(events, source, contract).build()
+def timeline_of(
+    events: Sequence[tuple[int, Event]], source: str, contract: Contract | None = None, properties: Iterable[Property] = tuple(Property)
+) -> Timeline:
+    """Reads a whole trace, numbered by line, its config first; judges those properties. Raises TraceError as the monitor does."""
+    return _Builder(events, source, contract, properties).build()
 
 
 class _Builder:
-    def __init__(self, events: Sequence[tuple[int, Event]], source: str, contract: Contract | None) -> None:
+    def __init__(self, events: Sequence[tuple[int, Event]], source: str, contract: Contract | None, properties: Iterable[Property]) -> None:
         config = events[0][1]
         assert isinstance(config, Config)
         self.events, self.config = list(events), config
-        self.monitor = Monitor(config, contract, source=source)
+        self.monitor = Monitor(config, contract, properties, source=source)
         self.names, self.rows = Names(), Rows()
         self.owners = Owners(self.names)
         self.timeline = Timeline(

@@ -124,3 +124,25 @@ def test_hunt_writes_a_page_for_each_finding(tmp_path: Path) -> None:
     assert pages
     assert [path.stem for path in pages] == sorted(path.stem for path in (tmp_path / "corpus").glob("*.json"))
     assert all(shown(path)["violations"] or shown(path)["finding"] for path in pages)
+
+
+# ---- files that are in each other's way --------------------------------------------------------------------------------
+
+
+def test_nothing_is_written_over_the_trace_or_over_another_picture(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.ndjson"
+    trace.write_bytes(VIOLATED.read_bytes())
+    for command in ("show", "check"):
+        result = run(command, trace, "--html", trace)
+        assert result.exit_code == 2
+        assert "would be written over the trace" in result.output
+    result = run("show", trace, "--html", tmp_path / "x", "--svg", tmp_path / "." / "x")
+    assert "would be written over another of the files" in result.output
+    assert trace.read_bytes() == VIOLATED.read_bytes()
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_page_of_check_shows_the_properties_that_were_asked_for(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    assert run("check", VIOLATED, "--property", "read_resident", "--html", page).exit_code == 0
+    assert shown(page)["numViolations"] == 0

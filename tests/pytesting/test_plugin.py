@@ -168,11 +168,13 @@ def test_an_expected_violation_is_an_expected_failure(pytester: pytest.Pytester)
     run(pytester, "@pytest.mark.xfail(strict=True)" + WRONG).assert_outcomes(xfailed=1)
 
 
-@pytest.mark.parametrize("body", ["pass", "settled.sink()"])
-def test_watching_nothing_is_no_success(pytester: pytest.Pytester, body: str) -> None:
+@pytest.mark.parametrize(
+    ("body", "told"), [("pass", "the test asked for the fixture and attached nothing"), ("settled.sink()", "1 of 1 engines")]
+)
+def test_watching_nothing_is_no_success(pytester: pytest.Pytester, body: str, told: str) -> None:
     result = run(pytester, f"def test_windows(settled):\n    {body}")
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*settled: the test asked for the fixture and attached nothing*"])
+    result.stdout.fnmatch_lines([f"*settled: {told}*"])
 
 
 def test_judging_nothing_is_no_success(pytester: pytest.Pytester) -> None:
@@ -405,3 +407,35 @@ class FrontEnd:
 def test_only_an_engine_that_can_be_seen_is_attached_to(make: type, complaint: str) -> None:
     with pytest.raises(TypeError, match=complaint):
         attaching.scheduler_and_config(make())
+
+
+def test_an_engine_that_says_nothing_is_not_taken_for_one_that_holds(pytester: pytest.Pytester) -> None:
+    tests = """
+from driver import serve
+
+def test_two(settled):
+    settled.sink()
+    serve(settled.sink(), "settled")
+"""
+    result = run(pytester, tests)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*1 of 2 engines emitted nothing*"])
+
+
+def test_what_a_fixture_does_after_the_test_is_not_judged(pytester: pytest.Pytester) -> None:
+    tests = """
+import pytest
+from driver import serve
+
+@pytest.fixture
+def engine(settled):
+    engine = serve(settled.sink(), "settled")
+    engine.add_request("later", tuple(range(10)), max_tokens=12)
+    engine.schedule()
+    yield engine
+    engine.abort("later")
+
+def test_one(engine):
+    assert engine
+"""
+    run(pytester, tests).assert_outcomes(passed=1)

@@ -43,6 +43,7 @@ const Search = (() => {
       if (View.state.choice === "request") View.choose("request");
     }
     const [block] = View.state.hits?.blocks ?? [];
+    if (block !== undefined && !View.state.blocks.includes(block)) View.choose("all");
     const row = View.state.blocks.indexOf(block);
     if (row >= 0) View.state.scroll = (row - 3) * Layout.BLOCK;
     View.changed();

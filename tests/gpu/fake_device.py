@@ -65,7 +65,7 @@ class FakeGpu:
         self._pinned: list[Tensor] = []
         self._copies = self._copied = 0
         self.cuda = FakeCuda(self)
-        self.library = FakeLibcuda(self)
+        self.libcuda = FakeLibcuda(self)
 
     def __enter__(self) -> FakeGpu:
         return self
@@ -81,7 +81,7 @@ class FakeGpu:
     def platform(self) -> Platform:
         return Platform(
             cuda=self.cuda,
-            library=lambda: self.library,
+            libcuda=lambda: self.libcuda,
             buffers="cpu",
             pinned=self.pinned,
             copy=lambda target, source: self._copy(lambda: target.copy_(source)),

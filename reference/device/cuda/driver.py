@@ -42,10 +42,10 @@ class DriverError(RuntimeError):
 
 
 class Driver:
-    """`library`: libcuda as ctypes loads it. Handles of streams and events are integers. Methods raise DriverError."""
+    """`libcuda`: as ctypes loads it. Handles of streams and events are integers. Methods raise DriverError."""
 
-    def __init__(self, library: Any) -> None:
-        self._library = library
+    def __init__(self, libcuda: Any) -> None:
+        self._libcuda = libcuda
         self._functions: dict[str, Any] = {}
         self._context: int | None = None
 
@@ -139,7 +139,7 @@ class Driver:
     # ---- calls ---------------------------------------------------------------------------------------------------------
 
     def _has(self, name: str) -> bool:
-        return getattr(self._library, name, None) is not None
+        return getattr(self._libcuda, name, None) is not None
 
     def _newest(self, name: str) -> str:
         return f"{name}_v2" if self._has(f"{name}_v2") else name
@@ -147,7 +147,7 @@ class Driver:
     def _code(self, name: str, *arguments: Any) -> int:
         function = self._functions.get(name)
         if function is None:
-            function = self._functions[name] = getattr(self._library, name)
+            function = self._functions[name] = getattr(self._libcuda, name)
             function.argtypes = _SIGNATURES[name] if name in _SIGNATURES else _SIGNATURES[name.removesuffix("_v2")]
             function.restype = c_int
         code: int = function(*arguments)

@@ -74,14 +74,14 @@ def copy_on_stream(target: Tensor, source: Tensor) -> None:
 class Platform:
     """What a device stands on; a fake one stands here in dry runs.
 
-    `cuda`: torch.cuda. `library`: loads libcuda. `buffers`: torch's name of the device that holds buffers. `pinned`: makes zeroed host
+    `cuda`: torch.cuda. `libcuda`: loads it. `buffers`: torch's name of the device that holds buffers. `pinned`: makes zeroed host
     memory, of words where no `dtype` is given. `copy`: enqueues a copy. `spin`: the kernels that wait and post where the driver cannot.
     `environment`: the process's variables. `grace_seconds`: how long work may take to end that nothing holds up any more;
     `warm_up_seconds`: the same of spin kernels that have to be compiled first.
     """
 
     cuda: Any = torch.cuda
-    library: Callable[[], Any] = load_libcuda
+    libcuda: Callable[[], Any] = load_libcuda
     buffers: str = "cuda"
     pinned: Callable[..., Tensor] = pinned
     copy: Callable[[Tensor, Tensor], None] = copy_on_stream
@@ -100,7 +100,7 @@ class CudaDevice:
 
     def __init__(self, platform: Platform | None = None) -> None:
         self.platform = platform or Platform()
-        self.driver = Driver(self.platform.library())
+        self.driver = Driver(self.platform.libcuda())
         if self.driver.has_started:
             check_environment(self.platform.environment)
         else:

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.fake_device
 
 def test_contexts() -> None:
     with FakeGpu() as gpu:
-        driver = Driver(gpu.library)
+        driver = Driver(gpu.libcuda)
         assert not driver.has_started
         with pytest.raises(DriverError, match=r"^cuEventCreate: CUDA_ERROR_NOT_INITIALIZED \(3\)$"):
             driver.new_event()

@@ -89,7 +89,7 @@ def test_wrong_calls_are_seen() -> None:
         device = CudaDevice(gpu.platform)
         with pytest.raises(AssertionError, match="default stream"):
             gpu.cuda.put(lambda: None)
-        record = gpu.library.cuEventRecord
+        record = gpu.libcuda.cuEventRecord
         with pytest.raises(AssertionError, match="cuEventRecord takes 0 arguments"):
             record(1, 2)
         event = device.driver.new_event()
@@ -97,12 +97,12 @@ def test_wrong_calls_are_seen() -> None:
         with pytest.raises(AssertionError, match="takes 2 arguments"):
             record(event)
         with pytest.raises(AssertionError, match="is no"):
-            gpu.library.cuEventCreate(ctypes.byref(ctypes.c_int()), 2)
+            gpu.libcuda.cuEventCreate(ctypes.byref(ctypes.c_int()), 2)
         device.driver.wait_value(device.handle(1), device.driver.device_address(gpu.pinned(1).data_ptr()), 0)
         with pytest.raises(AssertionError, match="does not fit"):
-            gpu.library.cuStreamWaitValue32_v2(device.handle(1), gpu.pinned(1).data_ptr(), 2**32, 0)
+            gpu.libcuda.cuStreamWaitValue32_v2(device.handle(1), gpu.pinned(1).data_ptr(), 2**32, 0)
         for name in ("cuEventRecord_v2", "cuNothing"):
-            assert not hasattr(gpu.library, name)
+            assert not hasattr(gpu.libcuda, name)
 
 
 def test_a_failed_kernel_fails_the_device() -> None:
@@ -114,6 +114,6 @@ def test_a_failed_kernel_fails_the_device() -> None:
         assert gpu.settled()
         assert isinstance(gpu.failure, ZeroDivisionError)
         assert seen == []
-        assert gpu.library.cuStreamQuery.restype is None
+        assert gpu.libcuda.cuStreamQuery.restype is None
         with pytest.raises(RuntimeError, match="LAUNCH_FAILED"):
             device.is_idle(1)

@@ -140,4 +140,4 @@ def test_a_condition_is_asked_at_least_once_and_until_the_deadline() -> None:
         began = time.monotonic()
         assert not device.wait_until(lambda: False, 0.05)
         assert 0.05 <= time.monotonic() - began < 10
-        assert Driver(gpu.library).has_started
+        assert Driver(gpu.libcuda).has_started

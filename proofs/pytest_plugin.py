@@ -6,6 +6,7 @@ It asserts nothing, and pytest need not rewrite it: PYTEST_DONT_REWRITE.
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 MARKER = "settled"
 VERDICT = "settled_verdict"  # of each watched test: a property of its report, which xdist and JUnit files hand on
+PIPE_COLUMNS = 160  # as reports of `settled` are wide where there is no terminal
 _COLUMNS = "settled_columns"  # how wide the terminal is, told to xdist's workers
 
 _watch: pytest.StashKey[Watch] = pytest.StashKey()
@@ -68,7 +70,7 @@ def settled(request: pytest.FixtureRequest) -> Iterator[Watch]:
 
     item, config = request.node, request.config
     try:
-        asked = asked_of(item, columns=getattr(config, "workerinput", {}).get(_COLUMNS))
+        asked = asked_of(item, columns=getattr(config, "workerinput", {}).get(_COLUMNS) or _columns_here())
     except WrongNameError as error:
         pytest.fail(str(error), pytrace=False)
     watch = Watch(asked)
@@ -123,7 +125,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """xdist: its workers have no terminal, and pictures are to fit into this one."""
-    reporter = node.config.pluginmanager.get_plugin("terminalreporter")
-    if reporter is not None and reporter.isatty:
-        node.workerinput[_COLUMNS] = reporter._tw.fullwidth
+    """xdist: its workers have no terminal, and some 80 COLUMNS in their environment; pictures are to fit into what this process has."""
+    node.workerinput[_COLUMNS] = _columns_here()
+
+
+def _columns_here() -> int:
+    return shutil.get_terminal_size((PIPE_COLUMNS, 0)).columns

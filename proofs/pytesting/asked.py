@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 
 from settled.model.properties import Contract, Property
 
-PIPE_COLUMNS = 160  # as reports of `settled` are wide where there is no terminal
 E_COLUMNS = 4  # pytest's margin before each line of an error
 TRACES = "settled-traces"
 _OPTIONS = ("contract", "properties")
@@ -44,8 +42,8 @@ def asked_of_session(config: pytest.Config) -> tuple[Contract | None, tuple[Prop
     return _contract(contract, "settled contract"), _properties(properties, "settled property")
 
 
-def asked_of(item: pytest.Item, *, columns: int | None = None) -> Asked:
-    """For one test. `columns`: how wide the terminal is, if another process knows it. Raises WrongNameError."""
+def asked_of(item: pytest.Item, *, columns: int) -> Asked:
+    """For one test, whose failure is printed `columns` wide. Raises WrongNameError."""
     contract, properties = asked_of_session(item.config)
     for mark in reversed(list(item.iter_markers("settled"))):  # the closest comes last, and goes before the others
         if mark.args or not set(mark.kwargs) <= set(_OPTIONS):
@@ -55,8 +53,7 @@ def asked_of(item: pytest.Item, *, columns: int | None = None) -> Asked:
         given_properties = mark.kwargs.get("properties")
         if given_properties is not None:
             properties = _properties(given_properties, "marker settled, properties")
-    width = columns or shutil.get_terminal_size((PIPE_COLUMNS, 0)).columns
-    return Asked(contract, properties, _folder(item.config), item.nodeid, width - E_COLUMNS)
+    return Asked(contract, properties, _folder(item.config), item.nodeid, columns - E_COLUMNS)
 
 
 def _contract(name: str | None, where: str) -> Contract | None:
@@ -65,7 +62,7 @@ def _contract(name: str | None, where: str) -> Contract | None:
 
 def _properties(names: Iterable[str], where: str) -> tuple[Property, ...]:
     """All if none is named."""
-    if isinstance(names, str):
+    if isinstance(names, str) or not isinstance(names, Iterable):
         raise WrongNameError(f"{where}: expected a list of names, not {names!r}")
     return tuple([_member(Property, name, where) for name in names]) or tuple(Property)
 

@@ -19,6 +19,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 SHOWN = re.findall(r"^```console\n\$ pytest -q --tb=short\n(.*?)^```", (DOCS / "pytest.md").read_text(encoding="utf-8"), re.M | re.S)
 OPTIONS = ["-q", "--tb=short", "-p", "settled.proofs.pytest_plugin", "-p", "no:cacheprovider", "--disable-warnings", "--rootdir", "."]
 MENDED = (0, 26)
+PRINTED_OTHERWISE = ("CI", "BUILD_NUMBER", "COLUMNS", "LINES")  # pytest and pictures heed these; xdist's workers have the last two
 SECONDS_MAX = 300
 
 
@@ -54,7 +55,7 @@ def _pytest(release: Installed, folder: Path) -> tuple[str, int]:
         done = subprocess.run(
             [*launch.python, "-m", "pytest", *OPTIONS],
             cwd=folder,
-            env={name: value for name, value in launch.variables.items() if name not in ("CI", "BUILD_NUMBER")},  # pytest prints otherwise
+            env={name: value for name, value in launch.variables.items() if name not in PRINTED_OTHERWISE},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

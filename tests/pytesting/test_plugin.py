@@ -41,13 +41,13 @@ from settled.reference.engine import Engine
 
 WINDOW = SlidingWindowSpec(block_size=4, window=4)
 
-def serve(sink, discipline, *, groups=(WINDOW,)):
+def serve(sink, discipline, *, groups=(WINDOW,), prompt_tokens=10):
     config = EngineConfig(
-        groups=groups, num_blocks=40, max_num_batched_tokens=16, max_model_len=64, max_in_flight_steps=2,
+        groups=groups, num_blocks=40, max_num_batched_tokens=max(16, prompt_tokens), max_model_len=64, max_in_flight_steps=2,
         discipline=DISCIPLINES[discipline],
     )
     engine = Engine(config, sink)
-    engine.add_request("r", tuple(range(10)), max_tokens=12)
+    engine.add_request("r", tuple(range(prompt_tokens)), max_tokens=12)
     while not engine.is_idle:
         while len(engine.unprocessed) < 2 and engine.scheduler.requests and engine.schedule() is not None:
             pass
@@ -303,6 +303,7 @@ COMPLAINTS = {
     'contract="strict"': "contract: 'strict' is none; expected one of settled, stream_order, event",
     'properties=["resident"]': "properties: 'resident' is none; expected one of read_resident, ",
     'properties="read_resident"': "properties: expected a list of names, not 'read_resident'",
+    "properties=5": "properties: expected a list of names, not 5",
     'contracts="settled"': "expected contract=NAME and properties=[NAME, ...], not contracts",
     '"settled"': "expected contract=NAME and properties=[NAME, ...], not 'settled'",
 }
@@ -365,13 +366,19 @@ def test_the_verdict_is_in_junit_files(pytester: pytest.Pytester) -> None:
     assert re.findall(r'name="settled_verdict" value="(\w+)"', text) == ["violated", "holds"]
 
 
+def heads(result: pytest.RunResult) -> set[str]:
+    """The blocks that pictures show, each picture's in one line."""
+    return {" ".join(re.findall(r"\[\d+\]", line)) for line in result.outlines if re.match(r"E +\[0\]", line)}
+
+
 @pytest.mark.slow
-def test_workers_of_xdist_judge_and_keep_each_its_own(pytester: pytest.Pytester) -> None:
+def test_workers_of_xdist_judge_and_keep_each_its_own(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)  # that of the workers says 80, which has no room for all blocks
     body = """
 @pytest.mark.settled(contract="settled")
 @pytest.mark.parametrize("number", range(6))
 def test_windows(settled, number):
-    serve(settled.sink(), "settled" if number % 2 else "optimistic")
+    serve(settled.sink(), "settled" if number % 2 else "optimistic", prompt_tokens=40)
 """
     result = run(pytester, body)
     pytester.makepyfile(driver=DRIVER)
@@ -381,6 +388,7 @@ def test_windows(settled, number):
         each.assert_outcomes(failed=3, passed=3)
         each.stdout.fnmatch_lines(["settled: 6 watched: 3 holds, 3 violated"])
         assert each.stdout.str().count("settled: 6 watched") == 1
+    assert heads(result) == heads(beside) == {" ".join(f"[{index}]" for index in range(10))}
     assert len(alone) == 6
     assert {path.name: path.read_bytes() for path in Path("beside").iterdir()} == alone
 

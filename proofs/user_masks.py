@@ -47,6 +47,8 @@ Rule = Callable[[IntTerm, IntTerm, IntTerm], Bool]
 class MaskError(ValueError):
     """A mask that cannot be used; the message says in one line where it comes from and what is wrong."""
 
+    hint = "--mask FILE or FILE:NAME, where FILE has def reads(query, token) and returns a formula: settled prove --help"
+
 
 @dataclass(frozen=True)
 class UserMask(Kind):

@@ -10,8 +10,6 @@ from settled.model.monitor import Monitor, Verdict, Violation
 from settled.model.monitor.findings import NOTHING
 from settled.model.properties import Contract
 
-ENGINE_FAULT = "engine_fault"  # stands in for a property where the engine itself fails: an assertion, a double free
-
 Watcher = Callable[[Event], None]
 
 

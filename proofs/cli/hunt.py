@@ -10,6 +10,7 @@ import click
 from settled.model.properties import Contract
 from settled.proofs.cli.refusal import Choice, Refusal, Undecided
 from settled.proofs.cli.summary_options import summary_options
+from settled.proofs.found_properties import MEANING
 from settled.proofs.hunting.mixes import DEFAULT_MIX, MIXES
 
 WORKLOADS_DEFAULT = 500
@@ -44,6 +45,13 @@ class OneEngine(click.Command):
     help="What makes a free safe. auto: settled with a KV consumer, stream_order without.",
 )
 @click.option(
+    "--property",
+    "properties",
+    type=Choice(list(MEANING)),
+    multiple=True,
+    help="Violations of this alone are findings; may be given several times. Default: all.",
+)
+@click.option(
     "--corpus",
     "folder",
     type=click.Path(path_type=Path, file_okay=False),
@@ -70,6 +78,7 @@ def hunt(
     seed: int,
     mix: str,
     contract: str,
+    properties: tuple[str, ...],
     folder: Path | None,
     pages: Path | None,
     number: int | None,
@@ -84,8 +93,9 @@ def hunt(
 
     ENGINE is vllm or tokenspeed, the unmodified scheduler that is installed, vllm==RELEASE, or reference==DISCIPLINE. The first violation
     of each property, cause and kind is made small, drawn, and printed with the command that shows it again; with --corpus it is kept, and
-    an interrupt loses nothing. What the engine raises, and requests that never finish, are findings too. Exit code 0: nothing is violated.
-    1: something is. 2: bad input, or the harness failed. 3: nothing was run, or not all of it could be judged.
+    an interrupt loses nothing. What the engine raises, and requests that never finish, are findings too, unless --property names others.
+    Exit code 0: nothing is violated. 1: something is. 2: bad input, or the harness failed. 3: nothing was run, or not all of it could be
+    judged.
     """
     from settled.proofs.folder import CorpusError, read_json
     from settled.proofs.hunting.campaign import Plan
@@ -119,6 +129,7 @@ def hunt(
             contract=None if contract == AUTO else Contract(contract),
             workload=read_json(path, workload_in) if path is not None else None,
             path=str(path or ""),
+            properties=properties,
         )
         if names is not None:
             from settled.proofs.report import releases

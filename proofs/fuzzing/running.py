@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from settled.model.disciplines import Discipline
 from settled.model.events import Event
 from settled.model.properties import Contract
-from settled.proofs.watching import ENGINE_FAULT, Found, Key, Watched, Watcher
+from settled.proofs.found_properties import ENGINE_FAULT
+from settled.proofs.watching import Found, Key, Watched, Watcher
 from settled.reference.decisions import Decision, Player
 from settled.reference.decoder import Case
 

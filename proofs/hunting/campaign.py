@@ -31,8 +31,8 @@ _FINDINGS_SHRUNK = 12  # so many could be made small in all the seconds of a hun
 class Plan:
     """What a hunt does: it ends after `workloads` workloads or `seconds` seconds (None: no end), and starts with number `first`.
 
-    What is found in how many workloads depends on mix and seed alone. `contract` None: by the configuration. `workload`: this one only,
-    from the file `path`, whatever the mix.
+    What is found in how many workloads depends on mix and seed alone. `contract` None: by the configuration. `properties`: violations of
+    these alone count; none: of all. `workload`: this one only, from the file `path`, whatever the mix.
     """
 
     engine: str
@@ -44,6 +44,11 @@ class Plan:
     contract: Contract | None = None
     workload: Workload | None = None
     path: str = ""
+    properties: tuple[str, ...] = ()
+
+    def counts(self, name: str) -> bool:
+        """Whether a violation of this property is a finding."""
+        return not self.properties or name in self.properties
 
 
 class Judged(NamedTuple):
@@ -144,9 +149,11 @@ class Hunt:
         progress.steps += run.steps
         progress.events += run.num_events
         progress.undecided += run.is_undecided
-        found = told_once(run.found)
+        found = {key: each for key, each in told_once(run.found).items() if self.plan.counts(key.property)}
         progress.showing.update(found.keys())
-        progress.verdicts.update(Judged(run.contract, name, verdict.value) for name, verdict in run.verdicts.items())
+        progress.verdicts.update(
+            Judged(run.contract, name, verdict.value) for name, verdict in run.verdicts.items() if self.plan.counts(name)
+        )
         if found and progress.seconds_to_first is None:
             progress.seconds_to_first = progress.seconds
         self._tell_new(found, drawn)

@@ -12,7 +12,8 @@ from types import FrameType
 from typing import NamedTuple, NoReturn
 
 from settled.model.trace_io import TraceError
-from settled.proofs.watching import ENGINE_FAULT, Key
+from settled.proofs.found_properties import ENGINE_FAULT
+from settled.proofs.watching import Key
 from settled.reference.engines.protocol import EngineFailedError
 from settled.reference.engines.setup import SetupError
 

@@ -10,11 +10,12 @@ from typing import Any
 from settled.model.properties import Contract
 from settled.model.trace_io import encode_event
 from settled.proofs.folder import file_name
+from settled.proofs.found_properties import ADMISSION_PROGRESS, ENGINE_FAULT
 from settled.proofs.hunting.budget import CANDIDATE_CPU_SECONDS_MAX, Budget
 from settled.proofs.hunting.faults import CPU_SECONDS_MAX
 from settled.proofs.hunting.plain import operation_as_dict, operation_of, workload_as_dict, workload_of
-from settled.proofs.hunting.running import ADMISSION_PROGRESS, INSPECTED, is_inspected, run_workload
-from settled.proofs.watching import ENGINE_FAULT, Found, Key, key_of
+from settled.proofs.hunting.running import INSPECTED, is_inspected, run_workload
+from settled.proofs.watching import Found, Key, key_of
 from settled.reference.engines.operations import Operation, Workload
 from settled.reference.engines.protocol import EngineFactory
 

@@ -24,6 +24,7 @@ def plan_as_dict(plan: Plan) -> dict[str, Any]:
         "workloads": plan.workloads,
         "seconds": plan.seconds,
         "contract": contract_name(plan.contract),
+        "properties": list(plan.properties),
         "path": plan.path,
         "workload": None if plan.workload is None else workload_as_dict(plan.workload),
     }
@@ -33,7 +34,7 @@ def plan_of(raw: dict[str, Any]) -> Plan:
     """What `plan_as_dict` wrote. Raises KeyError, TypeError, ValueError."""
     contract = contract_of(raw["contract"])
     workload = None if raw["workload"] is None else workload_of(raw["workload"])
-    return Plan(**{**raw, "contract": contract, "workload": workload})
+    return Plan(**{**raw, "contract": contract, "properties": tuple(raw["properties"]), "workload": workload})
 
 
 def progress_as_dict(progress: Progress) -> dict[str, Any]:

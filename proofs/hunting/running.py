@@ -10,6 +10,7 @@ from settled.model.events import Schedule as Scheduled
 from settled.model.monitor import Verdict
 from settled.model.properties import Contract
 from settled.model.trace_io import TraceError
+from settled.proofs.found_properties import ADMISSION_PROGRESS
 from settled.proofs.hunting.coverage import HuntCoverage
 from settled.proofs.hunting.faults import CPU_SECONDS_MAX, HangError, fault_of, impossible, watchdog
 from settled.proofs.watching import Found, Key, Watched, Watcher
@@ -17,7 +18,6 @@ from settled.reference.engines.operations import Add, Operation, Process, Report
 from settled.reference.engines.protocol import Engine, EngineFactory
 from settled.reference.engines.setup import SetupError
 
-ADMISSION_PROGRESS = "admission_progress"
 INSPECTED = "inspected: "  # before the cause of what was found in the live objects
 QUIET_ROUNDS_MAX = 8  # rounds without any progress after which an engine is stuck
 _ROUNDS_MIN = 64

@@ -11,12 +11,13 @@ from importlib.resources import files
 from textwrap import wrap
 from zlib import crc32
 
+from settled.proofs.found_properties import ENGINE_FAULT, MEANING
 from settled.proofs.hunting.engines import VLLM, parse_engine
 from settled.proofs.hunting.finding import Finding
 from settled.proofs.hunting.script_configuration import configuration_values, needs_resolving
 from settled.proofs.hunting.script_connector import ScriptedConnector
 from settled.proofs.hunting.template import fill
-from settled.proofs.watching import ENGINE_FAULT, Key
+from settled.proofs.watching import Key
 from settled.reference.engines.operations import STOP_TOKEN, Abort, Add, Operation, Process, Report, Schedule, Workload
 from settled.reference.engines.setup import EngineSetup, SetupError
 from settled.reference.engines.vllm.releases import Release
@@ -31,17 +32,6 @@ _ENDS = "Ends in the scheduler's exception where the fault is there, exits 0 whe
 _SHOWS = "Prints the scheduler's objects at the end; it does not judge them."
 _NO_PROGRESS = ("nothing moves", "no end")  # how a run says that it gave up
 _RESUMED_FLAG = "cached.resumed_from_preemption[cached.req_ids.index(request_id)]"
-_MEANING = {
-    "read_resident": "a dispatched step reads a KV cache block that is null, or back in the pool",
-    "rollback_resident": "after rejected drafts a step reads a KV cache block that was nulled before",
-    "write_owned": "a dispatched step writes into a KV cache block that its request has lost",
-    "single_owner": "reference counts of KV cache blocks differ from what holds them",
-    "counters_symmetric": "a request's counters differ from what its steps say",
-    "held_bounded": "a request holds KV cache blocks that it does not need, or more than its cap",
-    "admission_progress": "a request never finishes",
-    "admission_gate": "the admission gate counts fewer KV cache blocks for a request than it then holds",
-    ENGINE_FAULT: "the scheduler fails",
-}
 
 
 def standalone_script(workload: Workload, release: str, finding: Finding) -> str:
@@ -62,7 +52,7 @@ def standalone_script(workload: Workload, release: str, finding: Finding) -> str
         **configuration_values(workload.setup, known),
         **connector.gaps,
         **_gaps(features, finding.key, known),
-        "title": f"vLLM {release}: {_MEANING.get(finding.key.property, finding.key.property)}.",
+        "title": f"vLLM {release}: {MEANING.get(finding.key.property, finding.key.property)}.",
         "story": "\n".join(wrap(f"{finding.key.property}, {finding.key.cause}: {finding.sentence}", 120)),
         "release": release,
         "exits": _ENDS if finding.key.property == ENGINE_FAULT and "exits" not in features else _EXITS if "judged" in features else _SHOWS,

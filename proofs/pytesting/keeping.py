@@ -27,7 +27,7 @@ def keep(judged: Judged, asked: Asked) -> list[str]:
     path = asked.folder / f"{name}.ndjson"
     try:
         Folder(asked.folder).replace(path, b"".join(judged.lines()).decode())
-        page = Pages(asked.folder).write(name, [event for _, event in judged.events()], judged.contract, _about(judged))
+        page = Pages(asked.folder).write(name, [event for _, event in judged.events()], judged.contract, _about(judged), asked.properties)
     except OSError as error:
         return [f"the trace is not kept: {error.filename or asked.folder}: {error.strerror}"]
     assert page is not None  # there is a config
@@ -39,7 +39,7 @@ def keep(judged: Judged, asked: Asked) -> list[str]:
         f"trace: {shown}",
         f"page:  {_relative(page)}",
         f"again: {shlex.join(['settled', 'check', shown, *contract, *properties, '--picture'])}",
-        f"       {shlex.join(['settled', 'show', shown, *contract])}",
+        f"       {shlex.join(['settled', 'show', shown, *contract, *properties])}",
     ]
 
 

@@ -125,9 +125,20 @@ def _print_summary(session: _Session, progress: Progress) -> None:
         f"events in {progress.seconds:.1f} s ({speed}); {progress.refused.total()} setups refused; {len(progress.findings)} findings{first}"
         + (f"; {progress.undecided} workloads could not be judged" if progress.undecided else "")
     )
-    plan = session.plan
+    console.print(f"{asked_text(session.plan)}; exit code {int(session.exit)}")
+
+
+def asked_text(plan: Plan) -> str:
+    """What was hunted for, in words."""
     contract = "by the configuration" if plan.contract is None else plan.contract
-    console.print(f"mix {plan.mix}, seed {plan.seed}, contract {contract}; exit code {int(session.exit)}")
+    only = f", only {', '.join(plan.properties)}" if plan.properties else ""
+    return f"mix {plan.mix}, seed {plan.seed}, contract {contract}{only}"
+
+
+def asked_of(plan: Plan) -> dict[str, Any]:
+    """The same as plain values for JSON; `properties` is empty for all."""
+    contract = contract_name(plan.contract)
+    return {"mix": plan.mix, "seed": plan.seed, "contract": contract, "properties": list(plan.properties)}
 
 
 def _print_showing(console: Console, progress: Progress) -> None:
@@ -138,10 +149,9 @@ def _print_showing(console: Console, progress: Progress) -> None:
 
 
 def _report(session: _Session, code: int) -> dict[str, Any]:
-    plan, progress, kept = session.plan, session.progress, session.teller.kept
+    progress, kept = session.progress, session.teller.kept
     assert progress is not None
     findings = [
         {**finding_as_dict(finding), "kept": str(kept[finding.name]) if finding.name in kept else None} for finding in session.found
     ]
-    asked = {"mix": plan.mix, "seed": plan.seed, "contract": contract_name(plan.contract)}
-    return {**asked, **progress_as_dict(progress), "findings": findings, "exit_code": int(code)}
+    return {**asked_of(session.plan), **progress_as_dict(progress), "findings": findings, "exit_code": int(code)}

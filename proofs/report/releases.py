@@ -16,20 +16,20 @@ from settled.model.monitor import Verdict
 from settled.model.properties import Property
 from settled.proofs.cli.ending import EXIT_INTERRUPTED
 from settled.proofs.cli.refusal import EXIT_BAD_INPUT
+from settled.proofs.found_properties import ADMISSION_PROGRESS, ENGINE_FAULT
 from settled.proofs.hunting.campaign import INSPECTED_EVERY, Judged, Plan, Progress
 from settled.proofs.hunting.corpus import HuntCorpus, kept_failure
-from settled.proofs.hunting.finding import contract_name, finding_as_dict
+from settled.proofs.hunting.finding import finding_as_dict
 from settled.proofs.hunting.messages import progress_as_dict
 from settled.proofs.hunting.releases import ReleaseHunt, ReleasesHunt
-from settled.proofs.hunting.running import ADMISSION_PROGRESS
 from settled.proofs.report.console import make_console
 from settled.proofs.report.found_text import Teller
+from settled.proofs.report.hunting import asked_of, asked_text
 from settled.proofs.report.progress_line import progress_line
 from settled.proofs.report.summaries import suite_of_hunt
 from settled.proofs.report.summary import NO_SUMMARIES, SummaryFiles
 from settled.proofs.runner import Exit
 from settled.proofs.showing.writing import Pages
-from settled.proofs.watching import ENGINE_FAULT
 
 _OF_EVERY_RUN = (ADMISSION_PROGRESS, ENGINE_FAULT)  # seen in whatever a workload comes to
 _COLUMNS = (*(each.value for each in Property), *_OF_EVERY_RUN)
@@ -84,7 +84,7 @@ def _print(console: Console, plan: Plan, results: Sequence[ReleaseHunt], code: i
     if as_json:
         click.echo(json.dumps(_report(plan, results, code), indent=2))
         return
-    columns = _columns(results)
+    columns = _columns(plan, results)
     table = Table("release", "contract", "workloads", *[name.replace("_", " ") for name in columns])
     for result in results:
         for contract in sorted({judged.contract for judged in result.progress.verdicts}):
@@ -95,14 +95,13 @@ def _print(console: Console, plan: Plan, results: Sequence[ReleaseHunt], code: i
     for result in results:
         if result.error:
             console.print(f"[bold red]{result.plan.engine} failed[/] after {result.progress.workloads} workloads: {escape(result.error)}")
-    told = "by the configuration" if plan.contract is None else plan.contract.value
-    console.print(f"mix {plan.mix}, seed {plan.seed}, contract {told}; exit code {code}")
+    console.print(f"{asked_text(plan)}; exit code {code}")
 
 
-def _columns(results: Sequence[ReleaseHunt]) -> tuple[str, ...]:
+def _columns(plan: Plan, results: Sequence[ReleaseHunt]) -> tuple[str, ...]:
     """What every release is judged by, and what inspections of live objects found besides."""
     found = {judged.property for result in results for judged in result.progress.verdicts}
-    return (*_COLUMNS, *sorted(found - {*_COLUMNS}))
+    return tuple([name for name in (*_COLUMNS, *sorted(found - {*_COLUMNS})) if plan.counts(name)])
 
 
 def _row(result: ReleaseHunt, contract: str, columns: Sequence[str]) -> list[str]:
@@ -128,7 +127,6 @@ def _workloads(verdicts: dict[Judged, int], contract: str, name: str) -> int:
 
 
 def _report(plan: Plan, results: Sequence[ReleaseHunt], code: int) -> dict[str, Any]:
-    asked = {"mix": plan.mix, "seed": plan.seed, "contract": contract_name(plan.contract)}
     releases = [
         {
             **progress_as_dict(result.progress),
@@ -137,4 +135,4 @@ def _report(plan: Plan, results: Sequence[ReleaseHunt], code: int) -> dict[str, 
         }
         for result in results
     ]
-    return {**asked, "releases": releases, "exit_code": code}
+    return {**asked_of(plan), "releases": releases, "exit_code": code}

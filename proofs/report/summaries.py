@@ -60,11 +60,14 @@ def _drawn(events: Iterator[tuple[int, Event]], violation: Violation) -> str:
     return plain_text(draw(events, violation, width=PIPE_COLUMNS, signs=UNICODE, rows_max=PICTURE_ROWS_MAX))
 
 
+_KNOWN = (Verdict.VIOLATED, Verdict.HOLDS)
+
+
 # ---- hunt ------------------------------------------------------------------------------------------------------------
 
 
 def suite_of_hunt(plan: Plan, progress: Progress, kept: Mapping[str, Path], error: str = "") -> Suite:
-    """A case a finding, and one a contract and property of which nothing was found. `kept`: files of findings, by their names.
+    """A case a finding, and one a contract and property of which no finding is told. `kept`: files of findings, by their names.
 
     `error`: why the hunt ended before it was over.
     """
@@ -72,7 +75,7 @@ def suite_of_hunt(plan: Plan, progress: Progress, kept: Mapping[str, Path], erro
         _found_case(finding, kept.get(finding.name)) for finding in sorted(progress.findings.values(), key=lambda each: rank(each.key))
     ]
     found = {(case.contract, case.property_name) for case in cases}
-    cases += [case for case in _clean_cases(progress.verdicts) if (case.contract, case.property_name) not in found]
+    cases += [case for case in _other_cases(plan, progress) if (case.contract, case.property_name) not in found]
     if error:
         cases.append(Case(contract=contract_name(plan.contract), property_name="harness", outcome=Outcome.ERROR, told=error))
     drawn = f"the workload of {plan.path}" if plan.path else f"{progress.workloads} workloads of mix {plan.mix}, seed {plan.seed}"
@@ -97,13 +100,20 @@ def _found_case(finding: Finding, path: Path | None) -> Case:
     )
 
 
-def _clean_cases(verdicts: Mapping[Judged, int]) -> Iterator[Case]:
-    """One that was checked in no workload is skipped."""
-    for contract in sorted({judged.contract for judged in verdicts}):
-        for each in Property:
-            holds = verdicts.get(Judged(contract, each.value, Verdict.HOLDS.value), 0)
-            told = "" if holds else "checked in no workload"
-            yield Case(contract=contract, property_name=each.value, outcome=Outcome.PASSED if holds else Outcome.SKIPPED, told=told)
+def _other_cases(plan: Plan, progress: Progress) -> Iterator[Case]:
+    """A case for each contract and property that was judged. One that was checked in no workload is skipped.
+
+    A finding is told once, under the contract of the workload that showed it first: others may show it under another contract.
+    """
+    for contract in sorted({judged.contract for judged in progress.verdicts}):
+        for each in filter(plan.counts, Property):
+            violated, holds = [progress.verdicts.get(Judged(contract, each.value, verdict.value), 0) for verdict in _KNOWN]
+            outcome = Outcome.FAILED if violated else Outcome.PASSED if holds else Outcome.SKIPPED
+            told, commands = "" if holds else "checked in no workload", list[str]()
+            if violated:
+                told = f"violated in {violated} workload{'s' * (violated > 1)}, for causes that are told under another contract"
+                commands = [finding.command for key, finding in progress.findings.items() if key.property == each.value][:1]
+            yield Case(contract=contract, property_name=each.value, outcome=outcome, told=told, commands=commands)
 
 
 # ---- fuzz ------------------------------------------------------------------------------------------------------------

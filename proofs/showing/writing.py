@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from settled.model.events import Event
-from settled.model.properties import Contract
+from settled.model.monitor import ALL_PROPERTIES
+from settled.model.properties import Contract, Property
 from settled.model.trace_io import TraceError
 from settled.proofs.folder import Folder, naming
 from settled.proofs.showing.data import About
@@ -57,12 +58,14 @@ class Pages:
     def __init__(self, path: Path) -> None:
         self.folder = Folder(path)
 
-    def write(self, name: str, events: Sequence[Event], contract: Contract | None, about: About) -> Path | None:
-        """The page of a trace whose lines count from 1; None where nothing came to be traced.
+    def write(
+        self, name: str, events: Sequence[Event], contract: Contract | None, about: About, properties: Sequence[Property] = ALL_PROPERTIES
+    ) -> Path | None:
+        """The page of a trace whose lines count from 1, judged by those properties; None where nothing came to be traced.
 
         A trace that contradicts itself, as that of an engine that failed may, is shown as far as it goes.
         """
-        timeline, about = _as_far_as_it_goes(list(enumerate(events, start=1)), name, contract, about)
+        timeline, about = _as_far_as_it_goes(list(enumerate(events, start=1)), name, contract, about, properties)
         if timeline is None:
             return None
         path = self.folder.path / f"{name}.html"
@@ -71,13 +74,13 @@ class Pages:
 
 
 def _as_far_as_it_goes(
-    events: list[tuple[int, Event]], name: str, contract: Contract | None, about: About
+    events: list[tuple[int, Event]], name: str, contract: Contract | None, about: About, properties: Sequence[Property]
 ) -> tuple[Timeline | None, About]:
     if not events:
         return None, about
     try:
-        return timeline_of(events, name, contract), about
+        return timeline_of(events, name, contract, properties), about
     except TraceError as error:
         until = [(line, event) for line, event in events if line < error.line]
         told = f"{about.sentence} The trace goes on with line {error.line}: {error.message}".strip()
-        return (timeline_of(until, name, contract) if until else None), replace(about, sentence=told)
+        return (timeline_of(until, name, contract, properties) if until else None), replace(about, sentence=told)

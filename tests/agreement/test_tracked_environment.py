@@ -54,6 +54,7 @@ CASES = (
 )
 
 
+@pytest.mark.slow
 def test_the_hard_cases_are_met_and_allowed() -> None:
     """Many preemptions under deep pipelines: stale output of several generations, hits on fenced blocks, blocks given away."""
     seen, problems = check_runs(range(1000, 1100), RIGHT, RIGHT, eventful=True)

@@ -73,7 +73,7 @@ def test_a_theorem_named_twice_is_decided_once() -> None:
     assert [row["theorem"] for row in twice["rows"]] == [row["theorem"] for row in once["rows"]]
 
 
-@pytest.mark.parametrize("key", ["T5", "T8", "found"])
+@pytest.mark.parametrize("key", ["T5", pytest.param("T8", marks=pytest.mark.slow), pytest.param("found", marks=pytest.mark.slow)])
 def test_exported_queries_are_what_was_decided_and_are_decided_as_their_comments_say(key: str, tmp_path: Path) -> None:
     result = run("prove", key, "--export", tmp_path, "--json")
     assert result.exit_code == 0
@@ -192,6 +192,7 @@ def small_weighing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes.os, "cpu_count", lambda: 1)
 
 
+@pytest.mark.slow
 def test_weigh_says_plainly_what_a_fence_repairs(small_weighing: None) -> None:
     result = run("weigh", "Pool-Fence", "settled")
     assert result.exit_code == 0

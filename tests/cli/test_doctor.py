@@ -36,6 +36,7 @@ def test_doctor_names_every_dependency() -> None:
     assert "z3 decides a query" in result.output
 
 
+@pytest.mark.slow
 def test_a_missing_terminal_library_costs_only_the_table() -> None:
     result = doctor_without(["rich", "rich.table", "rich.text", "rich.console", "msgspec"])
     assert result.returncode == 0
@@ -43,6 +44,7 @@ def test_a_missing_terminal_library_costs_only_the_table() -> None:
     assert "┏" not in result.stdout
 
 
+@pytest.mark.slow
 def test_a_damaged_solver_is_found() -> None:
     result = doctor_without(["z3"])
     assert result.returncode == 3

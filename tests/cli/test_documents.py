@@ -44,6 +44,8 @@ ELSEWHERE = {
     "python tests/cli/transcripts.py --write": ("tests/cli/test_transcripts.py", "transcripts"),
     ".ci/run": (".ci/run", "set -euo"),
     "pytest -q --tb=short": ("tests/engines/test_pytest_plugin.py", "pytest"),
+    "python -m pip install pytest PATH": (".ci/run", "pip wheel --no-deps"),
+    "cd docs/pytest && pytest -q --tb=short": ("tests/engines/test_pytest_plugin.py", "pytest"),
     "pytest -m engines": (".ci/run", "-m engines tests/engines"),
     "pytest -m slow": (".ci/run", "pytest -q -m slow"),
     "pytest -n 0 tests/monitor/test_books.py": ("tests/monitor/test_books.py", "def test_"),

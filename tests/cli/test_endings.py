@@ -258,7 +258,9 @@ def test_other_signs_become_question_marks(tmp_path: Path) -> None:
     assert b": v?m 0.26.0" in result.stdout
 
 
-@pytest.mark.parametrize("command", [("prove", "T2"), ("refute", "ceil", "--replay"), ("doctor",)], ids=" ".join)
+@pytest.mark.parametrize(
+    "command", [("prove", "T2"), ("refute", "ceil", "--replay"), pytest.param(("doctor",), marks=pytest.mark.slow)], ids=" ".join
+)
 def test_every_command_prints_in_ascii(command: tuple[str, ...]) -> None:
     result = settled(*command, env={"PYTHONIOENCODING": "ascii"})
     assert (result.returncode, result.stderr) == (0, b"")

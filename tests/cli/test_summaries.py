@@ -14,7 +14,7 @@ from markdown_it import MarkdownIt
 
 from settled.model.properties import Property
 from settled.proofs.cli.main import cli
-from settled.proofs.hunting.campaign import Plan, Progress
+from settled.proofs.hunting.campaign import Judged, Plan, Progress
 from settled.proofs.report.junit import junit_text
 from settled.proofs.report.markdown import CHARACTERS_MAX, TRACE_LINES_MAX, markdown_text
 from settled.proofs.report.summaries import suite_of_hunt
@@ -122,6 +122,23 @@ def test_of_a_hunt_every_property_is_told(summaries: Callable[[str], tuple[Eleme
     root, _ = summaries("clean")
     told = {(case.attrib["classname"], case.attrib["name"]) for case in root.iter("testcase")}
     assert told == {("reference settled.stream_order", each.value) for each in Property}
+
+
+def test_what_is_violated_under_two_contracts_holds_under_neither() -> None:
+    """A finding is told under the contract of the workload that showed it first, and counted under both."""
+    progress = Progress("reference optimistic")
+    for contract, verdict in (("settled", "holds"), ("settled", "violated"), ("stream_order", "holds")):
+        progress.verdicts[Judged(contract, "rollback_resident", verdict)] += 1
+    plan = Plan(engine="reference", mix="windows", properties=("rollback_resident", "read_resident"))
+    suite = suite_of_hunt(plan, progress, {})
+    told = {(case.contract, case.property_name): case.outcome for case in suite.cases}
+    assert told == {
+        ("settled", "read_resident"): Outcome.SKIPPED,
+        ("settled", "rollback_resident"): Outcome.FAILED,
+        ("stream_order", "read_resident"): Outcome.SKIPPED,
+        ("stream_order", "rollback_resident"): Outcome.PASSED,
+    }
+    assert "violated in 1 workload, " in markdown_text([suite])
 
 
 def test_a_hunt_that_breaks_off_is_an_error_and_keeps_what_it_knows() -> None:

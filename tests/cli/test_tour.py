@@ -14,6 +14,7 @@ from settled.proofs.report import touring
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_the_tour_shows_all_stops() -> None:
     result = CliRunner().invoke(cli, ["tour"])
     assert result.exit_code == 0, result.output

@@ -22,6 +22,7 @@ from settled.reference.engines.environments.launching import launching
 from settled.reference.engines.environments.pip import InstallError, NoNetworkError, run_pip
 from settled.reference.engines.environments.recipes import RequestError, parse_request
 
+pytestmark = pytest.mark.slow  # a virtual environment takes seconds, and pip many
 PROBE = "vllm/v1/core/sched/scheduler.py"
 METADATA = "Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n"
 
@@ -97,7 +98,6 @@ def no_release_before(shared: tuple[Path, Path]) -> None:
         installing.uninstall(release, lambda line: None)
 
 
-@pytest.mark.slow
 def test_a_release_is_its_source_distribution_and_nothing_of_it_runs(shared: tuple[Path, Path]) -> None:
     assert settled("install", "vllm==0.9.0").exit_code == 0
     (release,) = installed_releases()
@@ -137,6 +137,16 @@ def test_an_unknown_version_is_told_with_its_neighbours(shared: tuple[Path, Path
     assert "no such version" in result.output
     assert "0.8.0" in result.output
     assert "0.10.0" in result.output
+
+
+def test_nothing_is_brought_for_a_version_that_does_not_exist(
+    shared: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SETTLED_HOME", str(tmp_path / "home"))
+    assert settled("install", "vllm==0.9.5").exit_code == 2
+    assert {each.name for each in engines_folder().iterdir()} == {"lock", "logs"}
+    assert settled("install", "vllm==0.9.0").exit_code == 0
+    assert [each.version for each in installed_releases()] == ["0.9.0"]
 
 
 @pytest.mark.parametrize("text", ["nothing", "vllm==", "vllm>=1", "vllm==../x", ""])

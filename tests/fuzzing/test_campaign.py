@@ -8,12 +8,13 @@ import pytest
 
 from settled.model.disciplines import OPTIMISTIC, RIGHT, UNDRAINED, Discipline
 from settled.model.properties import Contract
+from settled.proofs.found_properties import ENGINE_FAULT
 from settled.proofs.fuzzing import generating
 from settled.proofs.fuzzing.campaign import Campaign, Plan, Progress, Told
 from settled.proofs.fuzzing.coverage import BOUNDARY, DEPTH, POOL, Coverage, Feature
 from settled.proofs.fuzzing.generating import RUNS_A_SHARD, ShardJob, tries
 from settled.proofs.fuzzing.running import run_case
-from settled.proofs.watching import ENGINE_FAULT, Key
+from settled.proofs.watching import Key
 from settled.reference.decisions import Player
 from settled.reference.decoder import EVERYTHING, decode
 

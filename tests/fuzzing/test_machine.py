@@ -56,7 +56,7 @@ def test_without_a_fence_and_without_loads_stream_order_is_clean_and_settled_is_
         (CEIL, ViolationError, "read_resident"),
         (UNDRAINED, ViolationError, "counters_symmetric"),
         (STALE_UNMARKED, BooksError, "in flight and stale"),
-        (RAW_FINISH, ViolationError, "connector_finish"),
+        pytest.param(RAW_FINISH, ViolationError, "connector_finish", marks=pytest.mark.slow),
     ],
     ids=lambda value: getattr(value, "name", None),
 )

@@ -44,6 +44,7 @@ def test_the_whole_run_passes_on_the_fake_device_with_little_installed(tmp_path:
     assert "GB/s" not in ran.stdout
 
 
+@pytest.mark.slow
 def test_the_projects_own_code_may_import_nothing_else(tmp_path: Path) -> None:
     script = tmp_path / "asks.py"
     for asked in ("settled.proofs.differential.rows", "settled.model.trace_io"):

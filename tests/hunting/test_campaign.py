@@ -55,6 +55,16 @@ def test_every_finding_is_told_at_once_and_again_when_it_is_small() -> None:
         assert progress.showing[key] >= 1
 
 
+def test_of_some_properties_only_their_violations_are_findings() -> None:
+    everything, _ = hunted("optimistic", contract=Contract.SETTLED)
+    progress, told = hunted("optimistic", contract=Contract.SETTLED, properties=("rollback_resident", "single_owner"))
+    assert {each.finding.key for each in told} == {key for key in everything.findings if key.property == "rollback_resident"}
+    assert progress.showing == {key: times for key, times in everything.showing.items() if key.property == "rollback_resident"}
+    assert {judged.property for judged in progress.verdicts} == {"rollback_resident", "single_owner"}
+    assert 0 < len(progress.findings) < len(everything.findings)
+    assert not hunted("optimistic", workloads=10, properties=("single_owner",))[0].findings
+
+
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_both_faults_become_three_steps(seed: int) -> None:
     """Fault 1 under `settled`, fault 2 under either contract."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,12 +13,15 @@ from pathlib import Path
 import pytest
 
 from settled.model.disciplines import DISCIPLINES
+from settled.model.properties import Property
 from settled.model.specs import CustomSpec, FullAttentionSpec, SlidingWindowSpec
+from settled.proofs.found_properties import ADMISSION_PROGRESS, ENGINE_FAULT, MEANING
 from settled.proofs.hunting.finding import Finding
 from settled.proofs.hunting.script import script_for, standalone_script
 from settled.proofs.hunting.template import fill
 from settled.proofs.hunting.workloads import workloads
 from settled.proofs.watching import Key
+from settled.reference.engines import protocol
 from settled.reference.engines.operations import Abort, Add, Process, Schedule, Workload
 from settled.reference.engines.protocol import Offer
 from settled.reference.engines.reference_engine import ReferenceFactory
@@ -58,6 +62,19 @@ def test_a_script_reads_as_committed(release: str) -> None:
     workload = chunked_prefill()
     text = standalone_script(workload, release, finding(workload))
     assert text == (GOLDEN / f"chunked_prefill_{release}.py.txt").read_text()
+
+
+def test_all_that_can_be_found_has_words_for_readers_of_vllm() -> None:
+    """The properties of traces, and those by which adapters tell what live objects show."""
+    engines = Path(protocol.__file__).parent
+    told = {
+        name
+        for path in engines.rglob("*.py")
+        for name in re.findall(r"(?<!class )Anomaly\(\s*([A-Z]\w+|\"\w+\")", path.read_text(encoding="utf-8"))
+    }
+    names = {name.strip('"').lower() for name in told}
+    assert len(names) >= 5
+    assert names | {each.value for each in Property} | {ENGINE_FAULT, ADMISSION_PROGRESS} == set(MEANING)
 
 
 def test_every_script_is_whole(tmp_path: Path) -> None:

@@ -93,6 +93,7 @@ def always_looks(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     return switch
 
 
+@pytest.mark.slow
 def test_nothing_is_missed_that_a_full_look_would_find(always_looks: Callable[[], None]) -> None:
     traces = [(_events(seed), contract) for seed in SEEDS for contract in (Contract.SETTLED, Contract.STREAM_ORDER)]
     found = [_found(*trace) for trace in traces]
@@ -101,6 +102,7 @@ def test_nothing_is_missed_that_a_full_look_would_find(always_looks: Callable[[]
     assert sum(len(each) > 6 for each in found) > len(traces) // 2  # more than the six results
 
 
+@pytest.mark.slow
 def test_the_traces_tell_when_a_look_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     traces = [(_events(seed), Contract.SETTLED) for seed in SEEDS]
     right = [_found(*trace) for trace in traces]

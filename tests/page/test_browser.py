@@ -260,6 +260,28 @@ def test_search_finds_requests_blocks_and_steps(
         assert any(words.startswith(first) for words in found)
     pressed(driver, "Escape")
     assert text(driver, "hits") == ""
+    assert focused(driver) == "time"
+
+
+def focused(driver: Any) -> str:
+    return str(driver.execute_script("return document.activeElement.id"))
+
+
+def test_keys_are_the_pages_again_after_a_choice_with_the_mouse(driver: Any, pages: dict[str, Path]) -> None:
+    opened(driver, pages["v0.25.1-min-spec-reject"])
+    choose = """
+    const rows = document.getElementById("rows");
+    rows.focus();
+    rows.dispatchEvent(arguments[0] === "mouse" ? new Event("pointerdown") : new KeyboardEvent("keydown", { key: "ArrowDown" }));
+    rows.dispatchEvent(new Event("change"));
+    """
+    driver.execute_script(choose, "keys")
+    assert focused(driver) == "rows"
+    driver.execute_script(choose, "mouse")
+    assert focused(driver) == "time"
+    driver.execute_script(choose, "keys")
+    pressed(driver, "Escape")
+    assert focused(driver) == "time"
 
 
 def test_all_is_reached_by_the_keyboard_alone(driver: Any, pages: dict[str, Path]) -> None:
@@ -286,6 +308,9 @@ def test_names_that_are_markup_are_shown_and_do_nothing(driver: Any, pages: dict
         0,
         2 + len(SCRIPTS),
     ]  # the data, the library
+    pressed(driver, "Home", "ArrowRight", "ArrowRight")
+    assert r'"request": "a\u001b[31m' in text(driver, "event-json")
+    assert r"\u202e]]>" in text(driver, "event-json")
     assert "broken" not in driver.title.split("onerror")[0]
     assert driver.title.startswith(f"engine {MARKUP}")
 

@@ -197,7 +197,8 @@ def test_what_cannot_be_used_is_refused_with_one_line(text: str, message: str, t
     result = prove("--mask", path)
     assert result.exit_code == 2
     assert result.stdout == ""
-    (line,) = result.stderr.splitlines()
+    line, hint = result.stderr.splitlines()
+    assert hint.startswith("  hint: --mask FILE")
     assert line.startswith(f"settled prove: {path}")
     assert message in line
 

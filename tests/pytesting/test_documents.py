@@ -64,7 +64,7 @@ def test_a_workflow_is_one_that_github_accepts(path: Path) -> None:
         assert job["timeout-minutes"] <= 60
         for step in job["steps"]:
             assert ("uses" in step) != ("run" in step)
-            assert re.fullmatch(r"[\w-]+/[\w-]+@v\d+", step.get("uses", "a/b@v1"))
+            assert re.fullmatch(r"[\w-]+(/[\w-]+){1,2}@v\d+", step.get("uses", "a/b@v1"))
             assert set(step) <= {"name", "id", "uses", "with", "run", "if", "env"}
 
 

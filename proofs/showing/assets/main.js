@@ -65,6 +65,14 @@ const Main = (() => {
     KEYS[event.key]();
   }
 
+  // The arrow keys are the page's again once something was chosen with the mouse, or after Escape; who chooses by keys goes on choosing.
+  function leaveAfterChoice(select) {
+    let isByMouse = false;
+    select.addEventListener("pointerdown", () => { isByMouse = true; });
+    select.addEventListener("keydown", (event) => { isByMouse = false; if (event.key === "Escape") View.takeKeys(); });
+    select.addEventListener("change", () => { if (isByMouse) View.takeKeys(); });
+  }
+
   function attachMouse() {
     const canvas = TimeLine.canvas, tip = element("tip");
     canvas.addEventListener("click", (event) => {
@@ -100,6 +108,7 @@ const Main = (() => {
     window.addEventListener("beforeprint", () => { Theme.apply("light"); themeChanged(); });
     window.addEventListener("afterprint", () => { Theme.apply(); themeChanged(); });
     attachMouse();
+    for (const each of document.querySelectorAll("select")) leaveAfterChoice(each);
     Search.attach();
   }
 

@@ -86,9 +86,16 @@ const Panels = (() => {
     const wrong = Model.violationsAt.get(cursor) ?? [];
     byId("event-violations").selectAll("li").data(wrong.length > WRONG_MAX ? [...wrong.slice(0, WRONG_MAX), null] : wrong).join("li")
       .text((each) => (each ? `✗ ${each.property}: ${each.sentence}` : `✗ and ${wrong.length - WRONG_MAX} more`));
-    byId("event-json").text(JSON.stringify(JSON.parse(Model.events.json[cursor]), null, 1).replace(/\[\s+([^[\]{}]*?)\s+\]/g, (_, inner) => `[${inner.replace(/\s+/g, " ")}]`));
+    byId("event-json").text(shown(Model.events.json[cursor]));
     byId("spoken").text(`line ${line}: ${words}${wrong.length ? `; violated: ${wrong.map((each) => each.property).join(", ")}` : ""}`);
     nearby(cursor);
+  }
+
+  // Short lists in one line. What would turn the direction of writing is spelt, or a name could look like what it is not.
+  function shown(json) {
+    return JSON.stringify(JSON.parse(json), null, 1)
+      .replace(/\[\s+([^[\]{}]*?)\s+\]/g, (_, inner) => `[${inner.replace(/\s+/g, " ")}]`)
+      .replace(/[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g, (mark) => `\\u${mark.charCodeAt(0).toString(16).padStart(4, "0")}`);
   }
 
   // Whom an event is about: of a step's requests the one that is shown.

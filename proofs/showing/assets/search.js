@@ -69,7 +69,7 @@ const Search = (() => {
     document.getElementById("search").addEventListener("submit", (event) => event.preventDefault());
     field.addEventListener("keydown", (event) => {
       if (event.key === "Enter") go(event.shiftKey ? -1 : 1);
-      if (event.key === "Escape") { field.value = ""; changed(); field.blur(); }
+      if (event.key === "Escape") { field.value = ""; changed(); View.takeKeys(); }
     });
   }
 

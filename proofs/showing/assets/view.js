@@ -113,6 +113,7 @@ const View = (() => {
   return {
     state, x, attach, resize, show, scaleBy, go, select, focus, nextViolation, choose, changed,
     scrollBy: (pixels) => { scrollBy(pixels); changed(); },
+    takeKeys: () => canvas.node().focus({ preventScroll: true }),
     width: () => width,
     onChange: (listener) => listeners.push(listener),
   };

@@ -40,8 +40,7 @@ class Installer:
             self.say(f"{request} is installed already")
             return done
         with changing(lambda: self.say("waiting for another installation to end")) as folder:
-            python = self._environment(request.recipe, folder)
-            return _find(request.recipe, request.version) or self._release(request, python, folder)
+            return _find(request.recipe, request.version) or self._release(request, folder)
 
     # ---- environments ------------------------------------------------------------------------------------------------
 
@@ -66,13 +65,17 @@ class Installer:
 
     # ---- releases ----------------------------------------------------------------------------------------------------
 
-    def _release(self, request: Request, python: Path, folder: Path) -> Installed:
+    def _release(self, request: Request, folder: Path) -> Installed:
+        """Fetched before there is an environment: that a release does not exist is told before a gigabyte is brought for it."""
         recipe, began = request.recipe, time.monotonic()
         log = _fresh_log(folder, f"{recipe.project}-{request.version or 'newest'}")
         self.say(f"{request} ...")
         with aside(folder) as building:
             made = building / "release"
-            archive = _obtain(request, python, log, made)
+            archive = _obtain(request, _python_with_pip(recipe, building, log), log, made)
+            fetched = time.monotonic()
+            python = self._environment(recipe, folder)
+            began += time.monotonic() - fetched
             version = _version_of(archive)
             target = release_folder(recipe, version)
             if target.exists():  # the newest one, installed before under its number
@@ -99,6 +102,15 @@ def uninstall_all(say: Say) -> None:
         for each in sorted(folder.glob("release-*")) + sorted(folder.glob("environment-*")):
             remove(each)
             say(f"{each} removed")
+
+
+def _python_with_pip(recipe: Recipe, building: Path, log: Path) -> Path:
+    """That of the environment; where there is none yet, one that has pip and nothing else."""
+    if environment_folder(recipe).exists():
+        return environment_python(environment_folder(recipe))
+    empty = building / "pip"
+    run_logged([sys.executable, "-m", "venv", str(empty)], log, what="a virtual environment")
+    return environment_python(empty)
 
 
 def _find(recipe: Recipe, version: str | None) -> Installed | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 NEWEST = "newest"
+_EXAMPLES = f"for example vllm==0.25.1, vllm=={NEWEST}, or vllm, which is the newest, too"
 _REQUEST = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*?)\s*(==\s*(?P<version>\S+))?")
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.!+_-]*")
 
@@ -76,7 +77,7 @@ def recipe_named(name: str) -> Recipe:
         if plain in (recipe.engine, recipe.project):
             return recipe
     known = [recipe.project for recipe in RECIPES]
-    hint = "".join(f"did you mean {found}?" for found in get_close_matches(plain, known, n=1))
+    hint = "".join(f"did you mean {found}?" for found in get_close_matches(plain, known, n=1)) or _EXAMPLES
     raise RequestError(f"unknown engine {name!r}; expected one of {', '.join(known)}", hint)
 
 
@@ -84,7 +85,7 @@ def parse_request(text: str) -> Request:
     """`vllm==0.25.1`, `vllm==newest` or `vllm`. Raises RequestError."""
     match = _REQUEST.fullmatch(text.strip())
     if match is None:
-        raise RequestError(f"{text!r}: expected NAME==VERSION, NAME=={NEWEST} or NAME")
+        raise RequestError(f"{text!r}: expected NAME==VERSION, NAME=={NEWEST} or NAME", _EXAMPLES)
     version = match["version"]
     if version is not None and not _VERSION.fullmatch(version):
         raise RequestError(f"{text!r}: {version!r} is no version; expected one such as 0.25.1, or {NEWEST}")

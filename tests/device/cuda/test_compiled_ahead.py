@@ -59,6 +59,7 @@ def test_every_variant_compiles(architecture: int, tmp_path: Path) -> None:
         assert told[name + at]["wide"] >= 4, "what bandwidth is measured with moves 16 bytes at a time"
 
 
+@pytest.mark.slow
 def test_what_the_interpreter_runs_and_the_compiler_refuses_is_refused_and_compiled_kernels_are_on_the_cpu(tmp_path: Path) -> None:
     assert interpreted() == [1.5] * 4
     ran = script("refused.py", "90", cache=tmp_path)

@@ -48,7 +48,6 @@ class FakeGpu:
     codes: dict[str, int] = field(default_factory=dict)
     is_available: bool = True
     has_started: bool = False
-    stream_pool: int = 32
     cycles_per_second: float = 2e9
     seconds_a_look: float = 5e-7
     environment: dict[str, str] = field(default_factory=lambda: dict(ENVIRONMENT))

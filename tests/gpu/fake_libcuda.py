@@ -118,6 +118,11 @@ class FakeLibcuda:
         value.value = self.gpu.attribute
         return SUCCESS
 
+    def _cuStreamCreate(self, stream: ctypes.c_void_p, flags: int) -> int:  # noqa: N802
+        assert flags == 1, "a stream that waits for the default one"
+        stream.value = self.gpu.cuda.new_stream().cuda_stream
+        return SUCCESS
+
     # ---- events --------------------------------------------------------------------------------------------------------
 
     def _cuEventCreate(self, event: ctypes.c_void_p, flags: int) -> int:  # noqa: N802

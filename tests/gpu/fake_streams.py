@@ -98,12 +98,11 @@ class FakeProperties:
 
 
 class FakeCuda:
-    """What stands in for the module torch.cuda. 32 streams are handed out in turn, as torch does."""
+    """What stands in for the module torch.cuda. It has no streams of its own: torch would make too many."""
 
     def __init__(self, gpu: FakeGpu) -> None:
         self.gpu = gpu
         self._current = threading.local()
-        self._given = 0
         self.default = DefaultStream()
 
     def is_available(self) -> bool:
@@ -113,15 +112,16 @@ class FakeCuda:
     def current_device(self) -> int:
         return 0
 
-    def Stream(self) -> FakeStream:  # noqa: N802 (torch's name)
-        self.gpu.has_started = True
-        self.gpu.contexts.current = CONTEXT
-        pool = self.gpu.streams
-        if len(pool) < self.gpu.stream_pool:
-            queue = pool[0].queue if pool and self.gpu.shares_queue else _Queue(self.gpu)
-            pool.append(FakeStream(0x1000 + len(pool), queue))
-        self._given += 1
-        return pool[(self._given - 1) % self.gpu.stream_pool]
+    def new_stream(self) -> FakeStream:
+        """For libcuda."""
+        made = self.gpu.streams
+        queue = made[0].queue if made and self.gpu.shares_queue else _Queue(self.gpu)
+        made.append(FakeStream(0x1000 + len(made), queue))
+        return made[-1]
+
+    def ExternalStream(self, handle: int, device: torch.device) -> FakeStream:  # noqa: N802 (torch's name)
+        self._check(device)
+        return next(stream for stream in self.gpu.streams if stream.cuda_stream == handle)
 
     @contextmanager
     def stream(self, stream: FakeStream) -> Iterator[None]:
@@ -155,6 +155,9 @@ class FakeCuda:
         assert device == torch.device("cpu", self.current_device()), f"{device} is not the fake's"
 
     def synchronize(self) -> None:
+        """Makes the context, as the first call of CUDA's runtime does on a thread."""
+        self.gpu.has_started = True
+        self.gpu.contexts.current = CONTEXT
         assert self.gpu.settled(), "the device does not end its work"
 
     def _sleep(self, cycles: int) -> None:

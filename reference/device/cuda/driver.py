@@ -1,4 +1,4 @@
-"""The few functions of libcuda that torch does not offer, by ctypes: stream memory operations, and events that one may poll.
+"""The few functions of libcuda that torch does not offer, by ctypes: stream memory operations, plain streams, events that one may poll.
 
 ctypes lets other threads run while a call waits, as it does where a launch queue is full: a watchdog thread gets its turn. Each result is
 checked and named. The driver works on the calling thread's current context; `attach` sets it.
@@ -13,6 +13,7 @@ from typing import Any
 SUCCESS, NOT_INITIALIZED, NOT_READY = 0, 3, 600
 CAN_USE_STREAM_MEM_OPS_V1 = 92  # CU_DEVICE_ATTRIBUTE_...; 0 on present devices, where `_v2` works without asking
 WAIT_VALUE_GEQ, WRITE_VALUE_DEFAULT, DISABLE_TIMING = 0, 0, 2
+NON_BLOCKING = 1  # a stream that neither waits for the default one nor holds it up
 
 _SIGNATURES: dict[str, list[Any]] = {
     "cuGetErrorName": [c_int, POINTER(c_char_p)],
@@ -20,6 +21,7 @@ _SIGNATURES: dict[str, list[Any]] = {
     "cuCtxSetCurrent": [c_void_p],
     "cuCtxGetDevice": [POINTER(c_int)],
     "cuDeviceGetAttribute": [POINTER(c_int), c_int, c_int],
+    "cuStreamCreate": [POINTER(c_void_p), c_uint],
     "cuEventCreate": [POINTER(c_void_p), c_uint],
     "cuEventRecord": [c_void_p, c_void_p],
     "cuEventQuery": [c_void_p],
@@ -65,6 +67,13 @@ class Driver:
     def attach(self) -> None:
         """Makes that context the calling thread's: a new thread has none, whatever torch's functions do on it by themselves."""
         self._call("cuCtxSetCurrent", self._context)
+
+    def new_stream(self) -> int:
+        """For as long as the process lives."""
+        stream = c_void_p()
+        self._call("cuStreamCreate", byref(stream), NON_BLOCKING)
+        assert stream.value is not None
+        return stream.value
 
     # ---- events --------------------------------------------------------------------------------------------------------
 

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 20e-6
 MOST_STREAMS = 32
-"""torch hands out 32 streams in turn, then the same ones again, and CUDA_DEVICE_MAX_CONNECTIONS goes no higher on most devices."""
+"""CUDA_DEVICE_MAX_CONNECTIONS goes no higher. Streams beyond share connections, and torch's own are too many: whoever asks for the first
+gets 32 of each priority made, of up to four. Ours are therefore made by the driver, and are all that there are."""
 
 ENVIRONMENT = {
     "CUDA_MODULE_LOADING": "EAGER",  # lazily, the first launch of a kernel may wait for the device: behind a closed gate, for ever
@@ -112,11 +113,11 @@ class CudaDevice:
         self.is_lost = False
         self.cycles_per_second = 0.0
         self._streams: list[Any] = []
-        self.need_streams(1)
-        self.platform.cuda.synchronize()  # now this thread has the context, whatever was made lazily before
-        self.driver.adopt()
         self._on_host = self.platform.pinned(1)
         self._on_device = torch.zeros(1, dtype=torch.int32, device=self.torch_device)
+        self.platform.cuda.synchronize()  # now this thread has the context, whatever was made lazily before
+        self.driver.adopt()
+        self.need_streams(1)
 
     @cached_property
     def tickets(self) -> Tickets:
@@ -128,14 +129,11 @@ class CudaDevice:
     # ---- streams -------------------------------------------------------------------------------------------------------
 
     def need_streams(self, last: int) -> None:
-        """Sees to it that there are streams 1 to `last`, all different. Raises CudaError."""
+        """Sees to it that there are streams 1 to `last`. Raises CudaError, and DriverError."""
         if last > MOST_STREAMS:
             raise CudaError(f"{last} streams are asked for; {MOST_STREAMS} can be independent of each other")
         while len(self._streams) < last:
-            self._streams.append(self.platform.cuda.Stream())
-        handles = [self.handle(number) for number in self.streams]
-        if len(set(handles)) < len(handles):
-            raise CudaError("torch gave the same stream twice: too many streams were made elsewhere in the process")
+            self._streams.append(self.platform.cuda.ExternalStream(self.driver.new_stream(), self.torch_device))
 
     def replace_streams(self) -> None:
         """New streams for those that may never go on."""

@@ -25,7 +25,7 @@ def test_contexts() -> None:
         assert driver.has_started
         with pytest.raises(RuntimeError, match="this thread has no CUDA context"):
             driver.adopt()
-        gpu.cuda.Stream()
+        gpu.cuda.synchronize()
         driver.adopt()
         told: list[str] = []
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from fake_device import FakeGpu
 
-from settled.reference.device.cuda.driver import Driver
+from settled.reference.device.cuda.driver import Driver, DriverError
 from settled.reference.device.cuda.runtime import ENVIRONMENT, MOST_STREAMS, CudaDevice, CudaError, Platform, pinned
 
 pytestmark = pytest.mark.fake_device
@@ -89,13 +89,21 @@ def test_streams_are_made_once_and_all_differ() -> None:
             device.need_streams(MOST_STREAMS + 1)
 
 
-def test_torch_gives_its_streams_again_after_a_while() -> None:
-    with FakeGpu(stream_pool=4) as gpu:
+def test_there_are_as_many_streams_as_were_asked_for_and_no_more() -> None:
+    """torch's own are up to 128 at once, which share 32 connections: a closed gate on one would hold up others."""
+    with FakeGpu() as gpu:
+        assert not hasattr(gpu.cuda, "Stream"), "one of torch's"
         device = CudaDevice(gpu.platform)
-        for _ in range(3):
-            gpu.cuda.Stream()
-        with pytest.raises(CudaError, match="torch gave the same stream twice"):
-            device.need_streams(2)
+        assert len(gpu.streams) == 1
+        device.need_streams(4)
+        device.need_streams(4)
+        assert [stream.cuda_stream for stream in gpu.streams] == [device.handle(number) for number in device.streams]
+        assert len(gpu.streams) == 4
+
+
+def test_the_driver_may_refuse_a_stream() -> None:
+    with FakeGpu(codes={"cuStreamCreate": 201}) as gpu, pytest.raises(DriverError, match="cuStreamCreate: CUDA_ERROR_INVALID_CONTEXT"):
+        CudaDevice(gpu.platform)
 
 
 def test_work_goes_to_the_stream_that_is_current() -> None:

@@ -111,4 +111,6 @@ def _hint_for(missing: str) -> str:
         return "pip install 'settled[cuda]'"
     if missing.startswith("no C compiler"):
         return "install gcc or clang, or name one by CC; --device cpu needs none"
+    if missing.startswith("no headers of Python"):
+        return "install python3-dev, on some systems python3-devel; --device cpu needs none"
     return "--device cpu needs none; nvidia-smi says whether the driver sees a device"

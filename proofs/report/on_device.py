@@ -18,6 +18,7 @@ from settled.proofs.report.progress_line import progress_line
 from settled.proofs.runner import Exit
 from settled.reference.device.cuda.against_cpu import Queued, by_itself
 from settled.reference.device.cuda.driver import DriverError
+from settled.reference.device.cuda.launches import BackEndError
 from settled.reference.device.cuda.runtime import CudaDevice, CudaError
 from settled.reference.device.cuda.streams import StreamsError
 from settled.reference.device.cuda.tickets import ProbeError
@@ -42,7 +43,7 @@ def run(rows: Sequence[Row], *, workloads: int, seed: int, as_json: bool) -> Exi
 
             for total in compare_on_device(rows, device, workloads=workloads, seed=seed, queued=queued, tell=tell):
                 totals.append(total)
-    except (CudaError, DriverError, ProbeError, StreamsError) as error:
+    except (BackEndError, CudaError, DriverError, ProbeError, StreamsError) as error:
         click.echo(f"settled diff: the CUDA device cannot be used: {error}", err=True)
         return Exit.UNKNOWN
     verdicts = [total.is_as_expected for total in totals]

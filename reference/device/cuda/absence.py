@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sysconfig
 from importlib.util import find_spec
 
 
@@ -12,9 +14,9 @@ def why_absent() -> str:
     for name in ("numpy", "torch", "triton"):
         if find_spec(name) is None:
             return f"{name} is not installed"
-    compilers = [os.environ["CC"]] if os.environ.get("CC") else ["gcc", "clang"]
-    if not any(map(shutil.which, compilers)):
-        return f"no C compiler, with which Triton builds launchers: looked for {', '.join(compilers)}"
+    unbuildable = _why_no_launchers()
+    if unbuildable:
+        return unbuildable
     from settled.reference.device.cuda.driver import load_libcuda
 
     try:
@@ -32,3 +34,15 @@ def why_absent() -> str:
     if torch.version.cuda is None:
         return f"torch {torch.__version__} is built without CUDA"
     return "" if torch.cuda.is_available() else "torch finds no CUDA device"
+
+
+def _why_no_launchers() -> str:
+    """Triton builds them in C when a kernel is first launched, with what CC names, gcc or clang, against Python's headers."""
+    compilers = [os.environ["CC"]] if os.environ.get("CC") else ["gcc", "clang"]
+    compiler = next(filter(None, map(shutil.which, compilers)), None)
+    if compiler is None:
+        return f"no C compiler, with which Triton builds launchers: looked for {', '.join(compilers)}"
+    scheme = sysconfig.get_default_scheme().replace("posix_local", "posix_prefix")  # as Triton does: Debian's own has no headers
+    command = [compiler, "-fsyntax-only", "-x", "c", f"-I{sysconfig.get_path('include', scheme)}", "-"]
+    asked = subprocess.run(command, input=b"#include <Python.h>\n", capture_output=True, check=False)
+    return f"no headers of Python, with which Triton builds launchers: {compiler} does not find Python.h" if asked.returncode else ""

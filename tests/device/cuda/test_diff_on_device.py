@@ -20,6 +20,7 @@ from settled.proofs.report import on_device as report
 from settled.reference.device.cuda import absence
 from settled.reference.device.cuda.against_cpu import Run
 from settled.reference.device.cuda.driver import DriverError
+from settled.reference.device.cuda.launches import BackEndError
 from settled.reference.device.cuda.runtime import CudaDevice, CudaError
 from settled.reference.device.cuda.streams import StreamsError
 from settled.reference.device.cuda.tickets import ProbeError
@@ -82,6 +83,8 @@ def test_what_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     result = diff("settled/loads")
     assert result.exit_code == 2
     assert "triton is not installed\n  hint: pip install 'settled[cuda]'\n" in result.output
+    monkeypatch.setattr("settled.reference.device.cuda.absence.why_absent", lambda: "no headers of Python: gcc does not find Python.h")
+    assert "gcc does not find Python.h\n  hint: install python3-dev, on some systems python3-devel" in diff("settled/loads").output
 
 
 def test_a_device_that_cannot_be_used_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +100,13 @@ def test_a_device_that_cannot_be_used_is_unknown(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.usefixtures("fake")
 @pytest.mark.parametrize(
-    "error", [DriverError("cuStreamQuery", 719, "CUDA_ERROR_LAUNCH_FAILED"), ProbeError("no gates"), StreamsError("late")]
+    "error",
+    [
+        DriverError("cuStreamQuery", 719, "CUDA_ERROR_LAUNCH_FAILED"),
+        ProbeError("no gates"),
+        StreamsError("late"),
+        BackEndError("TRITON_INTERPRET is set"),
+    ],
 )
 def test_a_device_that_fails_on_the_way_is_unknown_too(error: RuntimeError, monkeypatch: pytest.MonkeyPatch) -> None:
     """And not a row that is not as it must be."""

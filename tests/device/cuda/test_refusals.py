@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from logs import Host
@@ -52,10 +54,18 @@ def test_a_position_that_a_step_does_not_read_has_no_tag_to_expect() -> None:
         _expected_at(step, 0, 9999)
 
 
-def test_a_package_or_a_compiler_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_a_compiler_or_headers_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with monkeypatch.context() as without:
         without.setenv("CC", "no-such-compiler")
         assert "looked for no-such-compiler" in absence.why_absent()
+        without.delenv("CC")
+        without.setattr(absence.sysconfig, "get_path", lambda name, scheme: str(tmp_path))
+        without.delenv("CPATH", raising=False)
+        said = absence.why_absent()
+        assert said.startswith("no headers of Python, with which Triton builds launchers:")
+        assert said.endswith("does not find Python.h")
+        (tmp_path / "Python.h").touch()
+        assert "Python.h" not in absence.why_absent()
     monkeypatch.setattr(absence, "find_spec", lambda name: None if name == "triton" else object())
     assert absence.why_absent() == "triton is not installed"
 

@@ -10,7 +10,9 @@ from typing import NamedTuple
 
 
 class Phase(NamedTuple):
-    """The module of that name has `run(bench)`. `seconds`: after which it begins nothing new; `limit`: after which it is killed."""
+    """The module of that name has `run(bench)`. `seconds`: after which it begins nothing new; `limit`: after which it is killed, if those
+    before it have left nothing of theirs.
+    """
 
     name: str
     about: str

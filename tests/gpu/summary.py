@@ -1,6 +1,6 @@
 """What the phases found: a table for people, gpu.json and gpu.txt for later.
 
-python tests/gpu/summary.py PARTS OUT    PARTS: a NAME.json and a NAME.code a phase, as run.sh leaves them
+python tests/gpu/summary.py PARTS OUT    PARTS: a NAME.json and a NAME.code (exit code and limit) a phase, as run.sh leaves them
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ DRY = "dry run: a fake device and interpreted kernels; it says nothing about a d
 
 def told_of(phase: Phase, parts: Path) -> dict[str, Any]:
     """What the phase saved, with how its process ended. Only a process that ended with 0 has passed."""
-    path, code = parts / f"{phase.name}.json", int((parts / f"{phase.name}.code").read_text(encoding="utf-8"))
+    path = parts / f"{phase.name}.json"
+    code, limit = map(int, (parts / f"{phase.name}.code").read_text(encoding="utf-8").split())
     told: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"phase": phase.name, "passed": False}
     if told.get("is_over"):
         told["ended"] = "passed" if told["passed"] and code == 0 else "FAILED"
     else:
-        told["ended"] = f"KILLED after {phase.limit} s" if code in KILLED else f"CRASHED, exit code {code}"
+        told["ended"] = f"KILLED after {limit} s" if code in KILLED else f"CRASHED, exit code {code}"
     told["passed"], told["exit_code"] = told["ended"] == "passed", code
     return told
 

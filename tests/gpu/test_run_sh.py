@@ -21,7 +21,7 @@ if script.endswith("summary.py"):
     os.execv({python!r}, [{python!r}, script, *arguments])
 if script.endswith("phases.py"):
     for name in {names!r}:
-        print(name, 6)
+        print(name, 4)
     sys.exit(0)
 if "--missing" in arguments:
     print(ways.get("missing", "nothing is missing"))
@@ -88,6 +88,16 @@ def test_one_phase_that_does_not_pass_fails_the_run_and_the_others_go_on(tmp_pat
     assert ("torn_read: this is wrong" in ran.stdout) is (way == "fails")
     assert "failed: torn_read;" in ran.stdout.splitlines()[-1]
     assert f"{len(PHASES) - 1} of {len(PHASES)} phases passed" in ran.stdout
+
+
+def test_what_a_phase_leaves_of_its_limit_the_later_ones_may_take(tmp_path: Path) -> None:
+    """The fourth has four limits of 4 s, less what three phases took; a phase that was killed leaves nothing, and the next has its own."""
+    ran = run(tmp_path, torn_read="hangs", flex_peer="hangs")
+    killed = [int(line.split("KILLED after ")[1].split()[0]) for line in ran.stdout.splitlines() if "KILLED after" in line]
+    assert len(killed) == 2
+    assert 8 < killed[0] <= 16, ran.stdout
+    assert killed[1] == 4
+    assert f"{len(PHASES) - 2} of {len(PHASES)} phases passed" in ran.stdout
 
 
 def test_a_dry_run_says_that_it_is_one(tmp_path: Path) -> None:

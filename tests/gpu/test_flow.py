@@ -207,6 +207,17 @@ def test_a_figure_is_of_the_device_alone_and_not_of_the_host_that_puts_work_on_i
     assert slowly() > 0.04, "what it would be"
     assert meter.seconds(work, 1, busy=1.0)[0] < 0.04
     assert late == [True, False]
+    assert meter.late == 0
+
+
+def test_a_host_that_was_late_is_told_beside_the_figure(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(figures, "FULL", replace(figures.DRY, rounds=2, warm_ups=1))
+    monkeypatch.setattr(bench, "put", lambda each: each())
+    meter = figures.Meter(bench)
+    meter.measure("slow", 1, lambda: time.sleep(0.2), note="a note", busy=1e-3)
+    meter.measure("in time", 1, lambda: None, note="a note", busy=1.0)
+    notes = [figure["note"] for figure in bench.report.facts["figures"].values()]
+    assert notes == ["a note; the host was late in 3 of 3 rounds, and its time counts", "a note"]
 
 
 def test_attention_that_is_wrong_is_no_figure(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

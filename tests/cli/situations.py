@@ -87,7 +87,8 @@ def prepare(folder: Path) -> None:
     (folder / "locked").mkdir(mode=0o555)
     (folder / "full-disk").mkdir()
     (folder / "full-disk" / "ceil-read_resident.ndjson").symlink_to("/dev/full")
-    (folder / "cc").touch(0o755)
+    (folder / "cc").write_text("#!/bin/sh\n", encoding="utf-8")
+    (folder / "cc").chmod(0o755)
     broken = folder / "broken"
     for package in ("torch", "cvc5"):
         (broken / package).mkdir(parents=True)

@@ -44,5 +44,8 @@ def _why_no_launchers() -> str:
         return f"no C compiler, with which Triton builds launchers: looked for {', '.join(compilers)}"
     scheme = sysconfig.get_default_scheme().replace("posix_local", "posix_prefix")  # as Triton does: Debian's own has no headers
     command = [compiler, "-fsyntax-only", "-x", "c", f"-I{sysconfig.get_path('include', scheme)}", "-"]
-    asked = subprocess.run(command, input=b"#include <Python.h>\n", capture_output=True, check=False)
+    try:
+        asked = subprocess.run(command, input=b"#include <Python.h>\n", capture_output=True, check=False)
+    except OSError as error:
+        return f"no C compiler, with which Triton builds launchers: {error}"
     return f"no headers of Python, with which Triton builds launchers: {compiler} does not find Python.h" if asked.returncode else ""

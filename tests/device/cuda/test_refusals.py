@@ -58,6 +58,9 @@ def test_a_package_a_compiler_or_headers_that_are_missing_are_named(monkeypatch:
     with monkeypatch.context() as without:
         without.setenv("CC", "no-such-compiler")
         assert "looked for no-such-compiler" in absence.why_absent()
+        (tmp_path / "cc").touch(0o755)
+        without.setenv("CC", str(tmp_path / "cc"))
+        assert absence.why_absent().startswith("no C compiler, with which Triton builds launchers: [Errno 8] Exec format error")
         without.delenv("CC")
         without.setattr(absence.sysconfig, "get_path", lambda name, scheme: str(tmp_path))
         without.delenv("CPATH", raising=False)

@@ -27,8 +27,8 @@ NOTHING_ATTACHED = (
 
 
 UNEXPLAINED = (
-    "the recorder cannot explain what was done with the pool, so that nothing it recorded is worth a verdict. "
-    "A test that takes and gives back blocks of the pool itself cannot be watched"
+    "the recorder cannot explain what was done with the pool, so that nothing it records is worth a verdict. "
+    "A test or a scheduler that takes or frees blocks at the pool itself, past vLLM's managers, cannot be watched"
 )
 DEPTH_OF_A_TEST = (
     "settled.attach(scheduler, max_in_flight_steps=N) declares how many steps a test keeps in flight that drives a scheduler itself"
@@ -143,6 +143,7 @@ class Watch:
             return  # the test is over: what its fixtures do when they end is not judged
         if self._failure is not None:
             return  # a test that swallowed the failure goes on with an engine in mid-operation: nothing more is certain
+        self._refuse_unexplained()
         wrong = ""
         try:
             violations = judged.feed(event)
@@ -155,11 +156,16 @@ class Watch:
         if violations:
             self._fail(violation_text(judged, violations, self._asked))
 
-    def _end(self) -> None:
-        """Every trace gets its end, which may itself be violated: at idle nothing may be held."""
+    def _refuse_unexplained(self) -> None:
+        """Before the next event is judged: what follows from it may look like a violation that is none, or like another one."""
         for attached in self._attached.values():
             if attached.unexplained:
                 self._fail(f"settled: {UNEXPLAINED}: {attached.unexplained}")
+
+    def _end(self) -> None:
+        """Every trace gets its end, which may itself be violated: at idle nothing may be held."""
+        self._refuse_unexplained()
+        for attached in self._attached.values():
             attached.end()
         for judged in self._judged:
             if judged.has_begun and not judged.has_ended:

@@ -606,20 +606,25 @@ def test_windows(settled, scheduler):
         return SimpleNamespace(unexplained={unexplained!r}, end=lambda: None, detach=lambda: None)
     scheduler.attach = attach
     settled.attach(scheduler)
-    serve({sink}, "settled")
+    serve({sink}, {discipline!r})
 """
 
 
 def test_what_the_recorder_cannot_explain_is_told_with_what_may_be_the_cause(pytester: pytest.Pytester) -> None:
-    body = ATTACHED.format(unexplained="blocks [5] were taken for nobody", sink="scheduler.sink")
-    result = run(pytester, STAND_IN + body)
+    """At the next event: a violation that comes after it may be none."""
+    body = ATTACHED.format(unexplained="blocks [5] were taken for nobody", sink="scheduler.sink", discipline="optimistic")
+    result = run(pytester, STAND_IN + body, "--settled-contract", "settled")
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["settled: the recorder cannot explain *pool itself cannot be watched: blocks [[]5] were taken for nobody"])
+    result.stdout.fnmatch_lines(["E*settled: the recorder cannot explain *: blocks [[]5] were taken for nobody"])
+    result.stdout.fnmatch_lines([">*serve(scheduler.sink, *"])
+    result.stdout.no_fnmatch_line("*is violated*")
 
 
 def test_a_scheduler_that_a_test_drives_deeper_than_declared_is_told_how_to_declare_it(pytester: pytest.Pytester) -> None:
     sink = "lambda event: scheduler.sink(replace(event, max_in_flight_steps=1) if isinstance(event, Config) else event)"
-    body = "from dataclasses import replace\nfrom settled.model.events import Config\n" + ATTACHED.format(unexplained="", sink=sink)
+    body = "from dataclasses import replace\nfrom settled.model.events import Config\n" + ATTACHED.format(
+        unexplained="", sink=sink, discipline="settled"
+    )
     result = run(pytester, STAND_IN + body)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["E*settled.attach(scheduler, max_in_flight_steps=N) declares how many steps a test keeps in flight*"])

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
+from unittest.mock import Mock
 
 import pytest
 from click.testing import CliRunner
@@ -524,21 +527,39 @@ class Client:
     """As a front end has it whose engine core runs in another process."""
 
 
+class AsyncMPClient(Client):
+    """As AsyncLLM has it, whose engine core never runs anywhere else."""
+
+
+class DPAsyncMPClient(AsyncMPClient):
+    """And with data parallelism."""
+
+
 class FrontEnd:
-    def __init__(self) -> None:
-        self.engine_core = Client()
+    def __init__(self, client: type = Client) -> None:
+        self.engine_core = client()
 
 
 @pytest.mark.parametrize(
     ("make", "complaint"),
     [
         (FrontEnd, "runs in another process, where a test cannot see it: set VLLM_ENABLE_V1_MULTIPROCESSING=0"),
+        (
+            partial(FrontEnd, AsyncMPClient),
+            "always runs in another process, where a test cannot see it: expected an LLM or LLMEngine; or record it with SETTLED_TRACE",
+        ),
+        (partial(FrontEnd, DPAsyncMPClient), "always runs in another process"),
         (Client, "cannot attach to a"),
     ],
 )
-def test_only_an_engine_that_can_be_seen_is_attached_to(make: type, complaint: str) -> None:
+def test_only_an_engine_that_can_be_seen_is_attached_to(make: Callable[[], object], complaint: str) -> None:
     with pytest.raises(TypeError, match=complaint):
         attaching.scheduler_and_config(make())
+
+
+def test_a_mock_has_an_engine_core_in_every_engine_core() -> None:
+    found = attaching.engine_core_of(Mock())
+    assert isinstance(found, Mock)
 
 
 def test_an_engine_that_says_nothing_is_not_taken_for_one_that_holds(pytester: pytest.Pytester) -> None:

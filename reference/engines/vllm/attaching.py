@@ -14,6 +14,9 @@ from settled.reference.engines.vllm.recording_live import Patches
 from settled.reference.engines.vllm.releases import installed_release
 from settled.reference.engines.vllm.startup import max_concurrent_batches
 
+_CORES_DEEP_MAX = 3  # a client lies between an LLMEngine and its core; a mock would have one in each without end
+_ASYNCHRONOUS_CLIENT = "AsyncMPClient"  # of AsyncLLM, in every release: it has no other, whatever is set
+
 
 class Attached:
     """A recording of a scheduler. `end` and `detach` may be called in any state of it."""
@@ -99,11 +102,16 @@ def scheduler_and_config(engine: Any, vllm_config: Any = None) -> tuple[Any, Any
 def engine_core_of(engine: Any) -> Any:
     """What lies within a front end; anything else as it is. Raises TypeError where it runs in another process."""
     found = getattr(engine, "llm_engine", engine)
-    while hasattr(found, "engine_core"):
-        found = found.engine_core
+    for _ in range(_CORES_DEEP_MAX):
+        found = getattr(found, "engine_core", found)
     if found is not engine and not hasattr(found, "scheduler"):
+        where = f"the engine core of this {type(engine).__name__}"
+        if any(each.__name__ == _ASYNCHRONOUS_CLIENT for each in type(found).__mro__):
+            raise TypeError(
+                f"{where} always runs in another process, where a test cannot see it: expected an LLM or LLMEngine; "
+                "or record it with SETTLED_TRACE=FILE"
+            )
         raise TypeError(
-            f"the engine core of this {type(engine).__name__} runs in another process, where a test cannot see it: "
-            "set VLLM_ENABLE_V1_MULTIPROCESSING=0 before it is made"
+            f"{where} runs in another process, where a test cannot see it: set VLLM_ENABLE_V1_MULTIPROCESSING=0 before it is made"
         )
     return found

@@ -130,7 +130,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
                     if name == VERDICT:
                         of_tests.setdefault(report.nodeid, set()).add(value)
     if of_tests:
-        verdicts = Counter(next(each for each in _WORST_FIRST if each in seen) for seen in of_tests.values())
+        verdicts = Counter(next((each for each in _WORST_FIRST if each in seen), UNKNOWN) for seen in of_tests.values())
         told = ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items()))
         terminalreporter.write_line(f"settled: {len(of_tests)} watched: {told}")
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 MARKER = "settled"
 VERDICT = "settled_verdict"  # of each watched test: a property of its report, which xdist and JUnit files hand on
+VIOLATED, HOLDS, UNKNOWN = "violated", "holds", "unknown"
+_WORST_FIRST = (VIOLATED, HOLDS, UNKNOWN)  # none is known before the end of a test, but for a violation
 PIPE_COLUMNS = 160  # as reports of `settled` are wide where there is no terminal
 _COLUMNS = "settled_columns"  # how wide the terminal is, told to xdist's workers
 
@@ -104,23 +106,33 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
     watch = item.stash.get(_watch, None)
-    if watch is not None and call.when == "call":
-        item.user_properties.append((VERDICT, watch.verdict))
+    if watch is None or call.when == "teardown":
+        return (yield)
+    watch.shorten_tracebacks()
+    if call.when == "call" or watch.verdict == VIOLATED:  # a fixture may drive the engine, and a setup that ends otherwise watched nothing
+        others = [each for each in item.user_properties if each[0] != VERDICT]  # of a subtest of it, or of an earlier try
+        item.user_properties[:] = [*others, (VERDICT, watch.verdict)]
     report = yield
-    if watch is not None and report.failed:
-        report.sections += watch.sections()
+    unsaid = watch.unsaid(call.excinfo)
+    if unsaid and report.skipped and not hasattr(report, "wasxfail"):  # unittest's own skip
+        report.outcome, report.longrepr = "failed", unsaid
+    elif report.failed:
+        report.sections += [("settled", unsaid)] if unsaid else watch.sections()
     return report
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    verdicts: Counter[str] = Counter()
+    of_tests: dict[str, set[object]] = {}  # a test has several reports if it has subtests, or is tried again
     for reports in terminalreporter.stats.values():
         for report in reports:
-            if getattr(report, "when", None) == "call":
-                verdicts.update([value for name, value in report.user_properties if name == VERDICT])
-    if verdicts:
+            if getattr(report, "when", None) in ("setup", "call"):
+                for name, value in report.user_properties:
+                    if name == VERDICT:
+                        of_tests.setdefault(report.nodeid, set()).add(value)
+    if of_tests:
+        verdicts = Counter(next((each for each in _WORST_FIRST if each in seen), UNKNOWN) for seen in of_tests.values())
         told = ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items()))
-        terminalreporter.write_line(f"settled: {verdicts.total()} watched: {told}")
+        terminalreporter.write_line(f"settled: {len(of_tests)} watched: {told}")
 
 
 @pytest.hookimpl(optionalhook=True)

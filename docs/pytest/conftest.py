@@ -17,7 +17,7 @@ from vllm.model_executor.models import registry
 from vllm.platforms import current_platform
 from vllm.v1.executor.abstract import Executor
 from vllm.v1.kv_cache_interface import SlidingWindowSpec
-from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, ModelRunnerOutput
 
 BLOCK_SIZE, WINDOW = 16, 32
 MODEL = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 1000, "max_position_embeddings": 4096}
@@ -56,7 +56,7 @@ class NoDevice(Executor):
 
     def execute_model(self, scheduler_output, non_block=False):
         self.requests = list(scheduler_output.num_scheduled_tokens)
-        return _answer(None, non_block)
+        return _answer(None if self.requests else EMPTY_MODEL_RUNNER_OUTPUT, non_block)  # None: the tokens are asked for apart
 
     def sample_tokens(self, grammar_output, non_block=False):
         output = ModelRunnerOutput(
@@ -92,7 +92,8 @@ def no_device(tmp_path, monkeypatch):
     model_info = registry._ModelInfo(**{name: known.get(name, False) for name in registry._ModelInfo.__dataclass_fields__})
     monkeypatch.setattr(registry._ModelRegistry, "inspect_model_cls", lambda *_, **__: (model_info, "LlamaForCausalLM"))
     monkeypatch.setattr(type(current_platform), "device_type", "cpu")
-    monkeypatch.setattr(torch.accelerator, "empty_cache", lambda: None)
+    for name in ("empty_cache", "empty_host_cache"):  # an engine that shuts down calls them
+        monkeypatch.setattr(torch.accelerator, name, lambda: None, raising=False)
     model = str(tmp_path)
     drafts = {"method": "draft_model", "model": model, "num_speculative_tokens": 4}
     return {

@@ -53,7 +53,12 @@ def asked_of(item: pytest.Item, *, columns: int) -> Asked:
         given_properties = mark.kwargs.get("properties")
         if given_properties is not None:
             properties = _properties(given_properties, "marker settled, properties")
-    return Asked(contract, properties, _folder(item.config), item.nodeid, columns - E_COLUMNS)
+    return Asked(contract, properties, _folder(item.config), id_of(item), columns - E_COLUMNS)
+
+
+def id_of(item: pytest.Item) -> str:
+    """As pytest makes it: xdist appends the test's group to it, in its workers alone."""
+    return item.nodeid if item.parent is None else f"{item.parent.nodeid}::{item.name}"
 
 
 def _contract(name: str | None, where: str) -> Contract | None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from tempfile import SpooledTemporaryFile
 
+import msgspec
+
 from settled.model.events import Config, End, Event
 from settled.model.monitor import Monitor, Report, Violation
 from settled.model.properties import Contract
 from settled.model.trace_encoding import encode_line
-from settled.model.trace_io import TraceError, read_trace
+from settled.model.trace_io import TraceError, decode_line, read_trace
 from settled.proofs.pytesting.asked import Asked
 
 BYTES_IN_MEMORY_MAX = 16 << 20  # of a trace; a longer one lies in a temporary file
@@ -23,6 +25,7 @@ class Judged:
         self.num_events = 0
         self.violations: Sequence[Violation] = ()
         self.has_ended = False
+        self._source = f"engine {number}"
         self._asked = asked
         self._monitor: Monitor | None = None
         self._lines = SpooledTemporaryFile(max_size=BYTES_IN_MEMORY_MAX)  # noqa: SIM115 - open as long as the test
@@ -30,16 +33,28 @@ class Judged:
     def feed(self, event: Event) -> Sequence[Violation]:
         """The violations that became certain. Raises TraceError for an event that cannot be: the first must be the config."""
         self.num_events += 1
-        source = f"engine {self.number}"
+        line = self._line_of(event)
         if self._monitor is None:
             if not isinstance(event, Config):
-                raise TraceError(source, self.num_events, f"the first event must be config, not {event.name}")
+                raise TraceError(self._source, self.num_events, f"the first event must be config, not {event.name}")
             self.engine = event.engine
-            self._monitor = Monitor(event, self._asked.contract, self._asked.properties, source=source)
-        self._lines.write(encode_line(event) + b"\n")
+            self._monitor = Monitor(event, self._asked.contract, self._asked.properties, source=self._source)
+        self._lines.write(line + b"\n")
         self.has_ended = isinstance(event, End)
         self.violations = self._monitor.feed(self.num_events, event)
         return self.violations
+
+    def _line_of(self, event: Event) -> bytes:
+        """As a trace has it. An event is a plain object, whose maker may have put anything in: it is read again, as from a file."""
+        try:
+            line = encode_line(event)
+        except KeyError:
+            told = f"a {type(event).__name__} is no event: expected one of settled.model.events"
+            raise TraceError(self._source, self.num_events, told) from None
+        except msgspec.ValidationError as error:
+            raise TraceError(self._source, self.num_events, f"{event.name}: {error}") from None
+        decode_line(line, self._source, self.num_events)
+        return line
 
     @property
     def has_begun(self) -> bool:
@@ -59,7 +74,7 @@ class Judged:
     def events(self) -> Iterator[tuple[int, Event]]:
         """All of them, numbered by line."""
         self._lines.seek(0)
-        return read_trace(self._lines, f"engine {self.number}")
+        return read_trace(self._lines, self._source)
 
     def lines(self) -> Iterator[bytes]:
         """As the file of a trace has them."""

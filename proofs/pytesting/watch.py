@@ -26,6 +26,15 @@ NOTHING_ATTACHED = (
 )
 
 
+UNEXPLAINED = (
+    "the recorder cannot explain what was done with the pool, so that nothing it records is worth a verdict. "
+    "A test or a scheduler that takes or frees blocks at the pool itself, past vLLM's managers, cannot be watched"
+)
+DEPTH_OF_A_TEST = (
+    "settled.attach(scheduler, max_in_flight_steps=N) declares how many steps a test keeps in flight that drives a scheduler itself"
+)
+
+
 class PartlyJudgedWarning(UserWarning):
     """Nothing is violated, and a part of what a test did could not be judged."""
 
@@ -54,14 +63,20 @@ class Watch:
         an EngineCore, or a Scheduler. Nothing of vLLM's classes is changed, and the instance is as it was when the test ends.
 
         `max_in_flight_steps`: how many steps the test itself keeps unprocessed at most, for a scheduler without engine core; by default
-        what its configuration declares. Raises TypeError for anything else, ValueError if it is watched already or has requests.
+        what its configuration declares. Raises TypeError for anything else, ValueError if it is watched already, has requests, or keeps
+        less than one step.
         """
         from settled.reference.engines.vllm.attaching import attach, scheduler_and_config
 
         scheduler, _ = scheduler_and_config(engine, vllm_config)
         if id(scheduler) in self._attached:
             raise ValueError("this scheduler is watched already: attach it once")
-        self._attached[id(scheduler)] = attach(engine, self.sink(), vllm_config=vllm_config, max_in_flight_steps=max_in_flight_steps)
+        sink = self.sink()
+        try:
+            self._attached[id(scheduler)] = attach(engine, sink, vllm_config=vllm_config, max_in_flight_steps=max_in_flight_steps)
+        except Exception:
+            self._judged.pop().close()  # nothing is attached
+            raise
 
     # ---- what the plugin calls ---------------------------------------------------------------------------------------
 
@@ -85,14 +100,23 @@ class Watch:
 
     def explain(self, error: BaseException) -> None:
         """The test failed. If a violation came before and was swallowed, that is why: raises it."""
-        if error is self._failure:
-            drop_own_frames(error)
-        elif self._failure is not None:
+        if self._failure is not None and error is not self._failure:
             raise self._failure from error
+
+    def shorten_tracebacks(self) -> None:
+        """Of the failure, before it is shown."""
+        if self._failure is not None:
+            drop_own_frames(self._failure)
+
+    def unsaid(self, excinfo: pytest.ExceptionInfo[BaseException] | None) -> str:
+        """The failure of an engine, if the test ends by something else: unittest keeps what its test cases raise until all is over."""
+        if self._failure is None or self._is_over or (excinfo is not None and excinfo.value is self._failure):
+            return ""
+        return str(self._failure)
 
     @property
     def verdict(self) -> str:
-        """In a word or two, for a summary."""
+        """In a word, for a summary."""
         if any(judged.violations for judged in self._judged):
             return "violated"
         reports = self._reports()
@@ -119,20 +143,30 @@ class Watch:
             return  # the test is over: what its fixtures do when they end is not judged
         if self._failure is not None:
             return  # a test that swallowed the failure goes on with an engine in mid-operation: nothing more is certain
+        self._refuse_unexplained()
+        wrong = ""
         try:
             violations = judged.feed(event)
         except TraceError as error:
-            self._fail(f"settled: the engine emits what cannot be: {error}")
+            wrong = f"settled: the engine emits what cannot be: {error}\n{error.hint}".rstrip()
+            if self._attached and "max_in_flight_steps" in error.hint:
+                wrong += f"\n{DEPTH_OF_A_TEST}"
+        if wrong:
+            self._fail(wrong)
         if violations:
             self._fail(violation_text(judged, violations, self._asked))
 
+    def _refuse_unexplained(self) -> None:
+        """Before the next event is judged: what follows from it may look like a violation that is none, or like another one."""
+        for attached in self._attached.values():
+            if attached.unexplained:
+                self._fail(f"settled: {UNEXPLAINED}: {attached.unexplained}")
+
     def _end(self) -> None:
         """Every trace gets its end, which may itself be violated: at idle nothing may be held."""
-        try:
-            for attached in self._attached.values():
-                attached.end()
-        except RuntimeError as error:
-            self._fail(f"settled: {error}")
+        self._refuse_unexplained()
+        for attached in self._attached.values():
+            attached.end()
         for judged in self._judged:
             if judged.has_begun and not judged.has_ended:
                 self._feed(judged, End(idle=False))

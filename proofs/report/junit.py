@@ -37,7 +37,7 @@ def _add(parent: ElementTree.Element, suite: Suite, case: Case) -> None:
         return
     told = ElementTree.SubElement(element, _ELEMENT[case.outcome], {"message": printable(case.told)})
     if case.outcome is not Outcome.SKIPPED:
-        told.set("type", case.property_name)
+        told.set("type", printable(case.property_name))
     lines = [*case.picture.splitlines(), *case.commands]
     if lines:
         told.text = "\n".join(["", *map(printable, lines), ""])

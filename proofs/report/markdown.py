@@ -36,12 +36,16 @@ def markdown_text(suites: Sequence[Suite]) -> str:
 def _headline(suites: Sequence[Suite]) -> str:
     failed = [case for suite in suites for case in suite.cases if case.outcome is Outcome.FAILED]
     if any(case.outcome is Outcome.ERROR for suite in suites for case in suite.cases):
-        return f"a run failed; {len(failed)} violations"
+        return f"a run failed; {_violations(len(failed))}"
     if failed:
-        return f"{len(failed)} violation{'s' * (len(failed) > 1)}"
+        return _violations(len(failed))
     return (
         "nothing is violated" if any(case.outcome is Outcome.PASSED for suite in suites for case in suite.cases) else "nothing was judged"
     )
+
+
+def _violations(count: int) -> str:
+    return f"{count} violation{'s' * (count != 1)}"
 
 
 def _tables(suites: Sequence[Suite]) -> Iterator[str]:
@@ -49,9 +53,9 @@ def _tables(suites: Sequence[Suite]) -> Iterator[str]:
     for suite in suites:
         contracts = list(dict.fromkeys(case.contract for case in suite.cases))
         properties = list(dict.fromkeys(case.property_name for case in suite.cases))
-        rows = [["property", *map(_code, contracts)], ["---"] * (1 + len(contracts))]
+        rows = [["property", *map(_cell, contracts)], ["---"] * (1 + len(contracts))]
         for name in properties:
-            rows.append([_code(name), *(_verdict(suite, contract, name) for contract in contracts)])
+            rows.append([_cell(name), *(_verdict(suite, contract, name) for contract in contracts)])
         table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
         yield f"{_code(suite.subject)}, {_code(suite.done)}:\n\n{table}"
 
@@ -96,8 +100,13 @@ def _fenced(lines: Sequence[str], language: str = "text") -> str:
     return "\n".join([f"{fence}{language}", *map(printable, lines), fence])
 
 
+def _cell(text: str) -> str:
+    """Code in a table, where a bar would end the cell; elsewhere its backslash would be shown."""
+    return _code(text.replace("|", "\\|"))
+
+
 def _code(text: str) -> str:
-    """Code within a line, of a table too, where a bar would end the cell."""
-    text = printable(text).replace("|", "\\|")
+    """Code within a line."""
+    text = printable(text)
     ticks = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
     return f"{ticks} {text} {ticks}" if "`" in text else f"{ticks}{text}{ticks}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -207,6 +208,31 @@ def test_code_of_any_kind_stays_code() -> None:
     )
     outside = texts_outside_code(markdown_text([Suite(subject="`@g`", done="@h\n@i", cases=[case])]))
     assert not [text for text in outside if "@" in text], outside
+
+
+def test_every_text_in_junit_is_one_that_xml_can_hold() -> None:
+    wrong = "a\x00\ud800\x1b"
+    case = Case(contract=wrong, property_name=wrong, outcome=Outcome.FAILED, told=wrong, cause=wrong, picture=wrong, commands=[wrong])
+    root = ElementTree.fromstring(junit_text([Suite(subject=wrong, done=wrong, cases=[case])]).encode())
+    assert [element.attrib["type"] for element in root.iter("failure")] == [r"a\x00\ud800\x1b"]
+
+
+def test_a_bar_is_escaped_in_tables_alone() -> None:
+    """Code shows a backslash, but in the cell of a table, where it is taken away."""
+    case = Case(contract="settled", property_name="read_resident", outcome=Outcome.FAILED, told="so", cause="a|b")
+    text = markdown_text([Suite(subject="my|engine", done="much", cases=[case])])
+    assert "## `my|engine`: `read_resident`" in text
+    assert "- cause: `a|b`" in text
+    table = markdown_text([Suite(subject="e", done="d", cases=[replace(case, contract="c|d")])])
+    assert r"| property | `c\|d` |" in table
+
+
+@pytest.mark.parametrize(("count", "told"), [(0, "0 violations"), (1, "1 violation"), (2, "2 violations")])
+def test_a_run_that_failed_says_what_it_found_before(count: int, told: str) -> None:
+    found = Case(contract="settled", property_name="read_resident", outcome=Outcome.FAILED, told="so")
+    failed = Case(contract="settled", property_name="harness", outcome=Outcome.ERROR, told="so")
+    text = markdown_text([Suite(subject="e", done="d", cases=[*[found] * count, failed])])
+    assert text.startswith(f"# settled: a run failed; {told}\n")
 
 
 @pytest.mark.parametrize("name", [param for param in RUNS if param.values[0] != "clean"])

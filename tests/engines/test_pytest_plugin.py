@@ -46,6 +46,43 @@ def test_the_example(release: Installed | str, tmp_path: Path, monkeypatch: pyte
     assert Path(trace).with_suffix(".html").is_file()
 
 
+SERVED_BEFORE = """
+from vllm import LLM, SamplingParams
+
+SAMPLING = SamplingParams(max_tokens=20, ignore_eos=True, detokenize=False)
+
+def test_an_engine_that_served(settled, no_device):
+    llm = LLM(**no_device, async_scheduling=True)
+    engine = llm.llm_engine
+    llm.generate({"prompt_token_ids": [7] * 60}, SAMPLING, use_tqdm=False)
+    engine.add_request("gone", {"prompt_token_ids": [7] * 60}, SAMPLING)
+    for _ in range(4):
+        engine.step()
+    engine.abort_request(["gone"])
+    assert engine.engine_core.engine_core.batch_queue
+    settled.attach(llm)
+    llm.generate({"prompt_token_ids": [7] * 60}, SAMPLING, use_tqdm=False)
+    engine.engine_core.shutdown()
+"""
+
+
+@pytest.mark.engines
+def test_an_engine_that_served_is_watched_from_then_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it left unprocessed is processed first; the executor of docs/pytest answers steps without tokens, and shuts down."""
+    release = max(installed_releases("vllm"), key=lambda each: _numbers(each.version))
+    monkeypatch.chdir(tmp_path)
+    Path("conftest.py").write_text((DOCS / "pytest" / "conftest.py").read_text(encoding="utf-8"), encoding="utf-8")
+    Path("test_served.py").write_text(SERVED_BEFORE, encoding="utf-8")
+    Path("pytest.ini").write_text("[pytest]\nfilterwarnings = error::pytest.PytestUnraisableExceptionWarning\n", encoding="utf-8")
+    printed, code = _pytest(release, tmp_path)
+    assert code == 0, printed
+    assert "settled: 1 watched: 1 holds" in printed
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", version)))
+
+
 def _pytest(release: Installed, folder: Path) -> tuple[str, int]:
     """The environment of a release has no rich, which an installed settled brings along: it is lent."""
     lent = folder / "lent"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,31 @@ def test_a_workflow_is_one_that_github_accepts(path: Path) -> None:
             assert ("uses" in step) != ("run" in step)
             assert re.fullmatch(r"[\w-]+(/[\w-]+){1,2}@v\d+", step.get("uses", "a/b@v1"))
             assert set(step) <= {"name", "id", "uses", "with", "run", "if", "env"}
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_what_it_installs_is_never_looked_for_in_an_index(path: Path) -> None:
+    """There somebody else may have taken the name; a file is there once the repository is checked out."""
+    workflow = yaml.safe_load(path.read_text(encoding="utf-8"))
+    version = tomllib.loads((DOCS.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    for job in workflow["jobs"].values():
+        assert job["env"]["SETTLED"] == f"./settled-{version}-py3-none-any.whl"
+        assert job["steps"][0]["uses"].startswith("actions/checkout@")
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_what_was_found_is_shown_and_kept_when_the_job_fails(path: Path) -> None:
+    (job,) = yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"].values()
+    by_use = {step.get("uses", step.get("name", "")).partition("@")[0]: step for step in job["steps"]}
+    upload = by_use["actions/upload-artifact"]
+    assert (upload["if"], upload["with"]["if-no-files-found"]) == ("always()", "ignore")
+    (summary,) = [step for step in job["steps"] if "GITHUB_STEP_SUMMARY" in step.get("run", "")]
+    assert summary["if"] == "always()"
+    (file,) = set(re.findall(r"findings/\w+\.md", summary["run"]))
+    (hunt,) = [step for step in job["steps"] if step.get("run", "").startswith("settled hunt")]
+    assert f"--markdown {file}" in hunt["run"]
+    ids = {step["id"] for step in job["steps"] if "id" in step}
+    assert {name for step in job["steps"] for name in re.findall(r"steps\.(\w+)\.", str(step))} <= ids
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+from unittest.mock import Mock
 
 import pytest
 from click.testing import CliRunner
@@ -12,7 +17,7 @@ from click.testing import CliRunner
 from settled.model.trace_io import read_trace
 from settled.proofs.cli.main import cli
 from settled.proofs.pytesting import watch
-from settled.proofs.pytesting.asked import Asked
+from settled.proofs.pytesting.asked import Asked, id_of
 from settled.proofs.pytesting.keeping import name_of
 from settled.reference import engine
 from settled.reference.engines.vllm import attaching
@@ -149,6 +154,103 @@ def test_windows(settled):
     assert Path("went-on").exists()
 
 
+UNITTEST = """
+import unittest
+
+class TestWindows(unittest.TestCase):
+    @pytest.fixture(autouse=True)
+    def watched(self, settled):
+        self.settled = settled
+
+    def swallow(self):
+        try:
+            serve(self.settled.sink(), "optimistic")
+        except BaseException:
+            pass
+
+    def test_holds(self):
+        serve(self.settled.sink(), "settled")
+
+    def test_violated(self):
+        serve(self.settled.sink(), "optimistic")
+
+    def test_return(self):
+        self.swallow()
+
+    def test_assert(self):
+        self.swallow()
+        self.assertEqual(1, 2)
+
+    def test_skip(self):
+        self.swallow()
+        self.skipTest("no reason")
+
+    def test_skip_honestly(self):
+        self.skipTest("a reason")
+
+    @unittest.expectedFailure
+    def test_expected(self):
+        serve(self.settled.sink(), "optimistic")
+
+    def test_otherwise(self):
+        serve(self.settled.sink(), "settled")
+        self.assertEqual(1, 2)
+"""
+
+
+def test_test_cases_of_unittest_hide_no_violation(pytester: pytest.Pytester) -> None:
+    """What is raised within them is kept apart by pytest until the test is over."""
+    result = run(pytester, UNITTEST, "--settled-contract", "settled", "--tb", "short")
+    result.assert_outcomes(passed=1, failed=5, skipped=1, xfailed=1)
+    told = result.stdout.str()
+    for name in ("violated", "return", "assert", "skip"):
+        (section,) = re.findall(rf"^_+ TestWindows.test_{name} _+$(.*?)(?=^(?:__|==))", told, re.MULTILINE | re.DOTALL)
+        assert "settled: read_resident is violated under settled" in section
+        assert f"trace: settled-traces/test_mine.TestWindows.test_{name}.ndjson" in section
+        assert "in _feed" not in section
+    (section,) = re.findall(r"^_+ TestWindows.test_otherwise _+$(.*?)(?=^(?:__|==))", told, re.MULTILINE | re.DOTALL)
+    assert "nothing violated under settled" in section
+
+
+IN_FIXTURE = """
+@pytest.fixture
+def engine(settled):
+    return serve(settled.sink(), "optimistic")
+
+@pytest.mark.settled(contract="settled")
+def test_windows(engine):
+    pass
+
+@pytest.fixture
+def elsewhere(settled):
+    pytest.skip("no device here")
+
+def test_skipped(elsewhere):
+    pass
+"""
+
+
+def test_a_violation_in_a_fixture_is_told_and_counted_as_in_a_test(pytester: pytest.Pytester) -> None:
+    result = run(pytester, IN_FIXTURE, "--junitxml", "junit.xml")
+    result.assert_outcomes(errors=1, skipped=1)
+    result.stdout.fnmatch_lines(["E*Failed: settled: read_resident is violated*", "settled: 1 watched: 1 violated"])
+    result.stdout.no_fnmatch_line("*in _feed*")
+    assert re.findall(r'name="settled_verdict" value="(\w+)"', Path("junit.xml").read_text(encoding="utf-8")) == ["violated"]
+
+
+@pytest.mark.skipif(not hasattr(pytest, "Subtests"), reason="this pytest has no subtests")
+def test_a_test_with_subtests_is_one_that_is_watched(pytester: pytest.Pytester) -> None:
+    body = """
+def test_windows(settled, subtests):
+    for number in range(3):
+        with subtests.test(number=number):
+            serve(settled.sink(), "settled")
+            assert number
+"""
+    result = run(pytester, body, "--junitxml", "junit.xml")
+    result.stdout.fnmatch_lines(["settled: 1 watched: 1 *"])
+
+
 def test_a_fixture_that_breaks_at_the_end_is_told_as_it_is(pytester: pytest.Pytester) -> None:
     body = """
 @pytest.fixture
@@ -212,6 +314,9 @@ def test_windows(settled):
     [
         ("End(idle=True)", "engine 1:1: the first event must be config, not end"),
         ("config, Preempt(request='nobody')", "engine 1:2: preempt: *nobody*"),
+        ("config, Preempt(request=5)", "engine 1:2: preempt: Expected `str`, got `int`*"),
+        ("config, Add(request='r', prompt_tokens=-1)", "engine 1:2: add: prompt_tokens must be at least 0, not -1*"),
+        ("{'event': 'config'}", "engine 1:1: a dict is no event: expected one of settled.model.events"),
     ],
 )
 def test_events_that_cannot_be_fail_the_test(pytester: pytest.Pytester, feed: str, complaint: str) -> None:
@@ -228,6 +333,21 @@ def test_windows(settled):
     result = run(pytester, body)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines([f"E*settled: the engine emits what cannot be: {complaint}"])
+    result.stdout.no_fnmatch_line("*During handling of the above exception*")
+
+
+def test_a_pipeline_deeper_than_declared_is_told_with_what_declares_it(pytester: pytest.Pytester) -> None:
+    body = """
+from dataclasses import replace
+from settled.model.events import Config
+
+def test_windows(settled):
+    sink = settled.sink()
+    serve(lambda event: sink(replace(event, max_in_flight_steps=1) if isinstance(event, Config) else event), "settled")
+"""
+    result = run(pytester, body)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["E*settled: *: 1 step is unprocessed already: *", "E*declare what the engine keeps in flight*"])
 
 
 def test_a_test_that_fails_otherwise_keeps_its_traces(pytester: pytest.Pytester) -> None:
@@ -353,6 +473,13 @@ IDS = [
 ]
 
 
+@pytest.mark.parametrize("group", ["", "@models"])
+def test_a_group_of_xdist_is_no_part_of_a_tests_name(group: str) -> None:
+    """Before pytest 9.2, workers append it to the id, and a run without workers does not."""
+    item = SimpleNamespace(parent=SimpleNamespace(nodeid="test_a.py::TestC"), name="test_b", nodeid=f"test_a.py::TestC::test_b{group}")
+    assert id_of(cast(pytest.Item, item)) == "test_a.py::TestC::test_b"
+
+
 def test_every_test_has_a_file_name_of_its_own() -> None:
     names = [name_of(test, number) for test in IDS for number in (1, 2)]
     assert len(set(names)) == len(names)
@@ -400,21 +527,39 @@ class Client:
     """As a front end has it whose engine core runs in another process."""
 
 
+class AsyncMPClient(Client):
+    """As AsyncLLM has it, whose engine core never runs anywhere else."""
+
+
+class DPAsyncMPClient(AsyncMPClient):
+    """And with data parallelism."""
+
+
 class FrontEnd:
-    def __init__(self) -> None:
-        self.engine_core = Client()
+    def __init__(self, client: type = Client) -> None:
+        self.engine_core = client()
 
 
 @pytest.mark.parametrize(
     ("make", "complaint"),
     [
         (FrontEnd, "runs in another process, where a test cannot see it: set VLLM_ENABLE_V1_MULTIPROCESSING=0"),
+        (
+            partial(FrontEnd, AsyncMPClient),
+            "always runs in another process, where a test cannot see it: expected an LLM or LLMEngine; or record it with SETTLED_TRACE",
+        ),
+        (partial(FrontEnd, DPAsyncMPClient), "always runs in another process"),
         (Client, "cannot attach to a"),
     ],
 )
-def test_only_an_engine_that_can_be_seen_is_attached_to(make: type, complaint: str) -> None:
+def test_only_an_engine_that_can_be_seen_is_attached_to(make: Callable[[], object], complaint: str) -> None:
     with pytest.raises(TypeError, match=complaint):
         attaching.scheduler_and_config(make())
+
+
+def test_a_mock_has_an_engine_core_in_every_engine_core() -> None:
+    found = attaching.engine_core_of(Mock())
+    assert isinstance(found, Mock)
 
 
 def test_an_engine_that_says_nothing_is_not_taken_for_one_that_holds(pytester: pytest.Pytester) -> None:
@@ -447,3 +592,60 @@ def test_one(engine):
     assert engine
 """
     run(pytester, tests).assert_outcomes(passed=1)
+
+
+STAND_IN = """
+from types import SimpleNamespace
+from settled.reference.engines.vllm import attaching
+
+@pytest.fixture
+def scheduler(monkeypatch):
+    monkeypatch.setattr(attaching, "scheduler_and_config", lambda engine, vllm_config: (engine, vllm_config))
+    monkeypatch.setattr(attaching, "attach", lambda engine, sink, **_: engine.attach(sink))
+    return SimpleNamespace()
+"""
+
+
+def test_an_engine_that_refuses_to_be_watched_is_none_that_says_nothing(pytester: pytest.Pytester) -> None:
+    """A test may expect that, or try another one."""
+    body = """
+def test_windows(settled, scheduler):
+    def attach(sink):
+        raise ValueError("the scheduler has 1 requests already")
+    scheduler.attach = attach
+    with pytest.raises(ValueError):
+        settled.attach(scheduler)
+    serve(settled.sink(), "settled")
+"""
+    run(pytester, STAND_IN + body).assert_outcomes(passed=1)
+
+
+ATTACHED = """
+def test_windows(settled, scheduler):
+    def attach(sink):
+        scheduler.sink = sink
+        return SimpleNamespace(unexplained={unexplained!r}, end=lambda: None, detach=lambda: None)
+    scheduler.attach = attach
+    settled.attach(scheduler)
+    serve({sink}, {discipline!r})
+"""
+
+
+def test_what_the_recorder_cannot_explain_is_told_with_what_may_be_the_cause(pytester: pytest.Pytester) -> None:
+    """At the next event: a violation that comes after it may be none."""
+    body = ATTACHED.format(unexplained="blocks [5] were taken for nobody", sink="scheduler.sink", discipline="optimistic")
+    result = run(pytester, STAND_IN + body, "--settled-contract", "settled")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["E*settled: the recorder cannot explain *: blocks [[]5] were taken for nobody"])
+    result.stdout.fnmatch_lines([">*serve(scheduler.sink, *"])
+    result.stdout.no_fnmatch_line("*is violated*")
+
+
+def test_a_scheduler_that_a_test_drives_deeper_than_declared_is_told_how_to_declare_it(pytester: pytest.Pytester) -> None:
+    sink = "lambda event: scheduler.sink(replace(event, max_in_flight_steps=1) if isinstance(event, Config) else event)"
+    body = "from dataclasses import replace\nfrom settled.model.events import Config\n" + ATTACHED.format(
+        unexplained="", sink=sink, discipline="settled"
+    )
+    result = run(pytester, STAND_IN + body)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["E*settled.attach(scheduler, max_in_flight_steps=N) declares how many steps a test keeps in flight*"])

@@ -35,7 +35,8 @@ class SchedulerRecorder:
         self, scheduler: Any, vllm_config: Any, sink: Sink, *, engine: str, max_in_flight_steps: int, patches: Patches | None = None
     ) -> None:
         if scheduler.requests:
-            raise ValueError(f"the scheduler has {len(scheduler.requests)} requests already: expected to be attached before the first")
+            count = len(scheduler.requests)
+            raise ValueError(f"the scheduler has {count} requests already: expected to be attached before the first, or when none is left")
         features = features_of(scheduler)
         self.config: Config = config_of(scheduler, vllm_config, features, engine=engine, max_in_flight_steps=max_in_flight_steps)
         sink(self.config)

@@ -12,7 +12,7 @@ from vllm.v1.request import RequestStatus
 
 from settled.model import events as ev
 from settled.model.monitor import Monitor, Report
-from settled.reference.engines.vllm.attaching import UnexplainedError, attach, scheduler_and_config
+from settled.reference.engines.vllm.attaching import attach, scheduler_and_config
 
 
 @pytest.fixture
@@ -123,13 +123,49 @@ def test_it_may_be_attached_again_once_nothing_is_alive() -> None:
     shut_down(core)
 
 
-def test_steps_of_requests_that_are_gone_are_refused(core: Any) -> None:
+def test_steps_that_the_last_requests_left_are_processed_first(core: Any) -> None:
+    """As LLM.generate leaves an asynchronous engine, which the next test is to watch."""
     core.model_executor.is_slow = True
     core.add_request(request(core, "r0", 40))
     step(core)
     core.abort_requests(["r0"])
+    assert core.batch_queue
+    events: list[ev.Event] = []
+    attached = attach(core, events.append)
+    assert not core.batch_queue
+    assert serve(core, num_requests=3)
+    attached.end()
+    attached.detach()
+    assert events[-1] == ev.End(idle=True)
+    assert sum(isinstance(event, ev.Add) for event in events) == 3
+    report = judged(events)
+    assert report.exit_code == (0 if at_least("0.26.0") else report.exit_code)
+
+
+def test_frees_that_wait_for_somebody_else_are_refused(core: Any) -> None:
+    core.scheduler.deferred_frees = [object()]
     with pytest.raises(ValueError, match="still in flight"):
-        attach(core, lambda event: None)
+        attach(core.scheduler, lambda event: None, vllm_config=core.vllm_config)
+    core.scheduler.deferred_frees = []
+
+
+@pytest.mark.parametrize("depth", [0, -1])
+def test_a_test_keeps_one_step_at_least(core: Any, depth: int) -> None:
+    with pytest.raises(ValueError, match=f"max_in_flight_steps={depth}: expected at least 1"):
+        attach(core.scheduler, lambda event: None, vllm_config=core.vllm_config, max_in_flight_steps=depth)
+
+
+def test_a_recording_that_does_not_start_leaves_nothing_behind(core: Any) -> None:
+    serve(core, num_requests=2)  # what the prefix cache keeps is told as a state, when all is wrapped
+    before = replaced(core.scheduler)
+
+    def refuse(event: ev.Event) -> None:
+        if isinstance(event, ev.State):
+            raise pytest.fail.Exception("here")
+
+    with pytest.raises(pytest.fail.Exception, match="here"):
+        attach(core, refuse)
+    assert replaced(core.scheduler) == before
 
 
 def test_requests_that_are_there_already_are_refused(core: Any) -> None:
@@ -141,12 +177,11 @@ def test_requests_that_are_there_already_are_refused(core: Any) -> None:
     core.scheduler.finish_requests("r0", RequestStatus.FINISHED_ABORTED)
 
 
-def test_what_the_recorder_cannot_explain_ends_no_trace(core: Any) -> None:
+def test_what_the_recorder_cannot_explain_is_told(core: Any) -> None:
     events: list[ev.Event] = []
     attached = attach(core, events.append)
+    assert not attached.unexplained
     pool = core.scheduler.kv_cache_manager.block_pool
     pool.free_blocks(pool.get_new_blocks(1))
-    with pytest.raises(UnexplainedError):
-        attached.end()
-    assert not isinstance(events[-1], ev.End)
+    assert "were taken for nobody" in attached.unexplained
     attached.detach()

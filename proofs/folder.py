@@ -16,6 +16,10 @@ _Finding = TypeVar("_Finding")
 class CorpusError(ValueError):
     """A file of the corpus is not what this version writes; the message names it and says what is wrong."""
 
+    hint = (
+        "what settled hunt keeps runs again by --workload FILE.json, what settled fuzz keeps by --corpus DIR; traces are for settled check"
+    )
+
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
@@ -32,8 +36,12 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self.path = path
         path.mkdir(parents=True, exist_ok=True)
-        self.replace(path / ".writable", "")
-        (path / ".writable").unlink()
+        probe = path / ".writable"
+        try:
+            probe.write_text("", encoding="utf-8")
+            probe.unlink()
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(path)) from error
 
     def read(self, parse: Callable[[dict[str, Any]], _Finding]) -> list[_Finding]:
         """What the JSON files say, by name; `parse` raises KeyError, TypeError or ValueError. Raises CorpusError."""

@@ -43,7 +43,10 @@ def _wanted(known: Corpus, ids: tuple[str, ...], family: str | None) -> list[Cas
     if family is not None and family not in families:
         raise UnknownNameError("family", family, families)
     chosen = {_named(known, name) for name in ids}
-    return [case for case in known.cases if (not ids or case.row.id in chosen) and family in (None, case.row.family)]
+    wanted = [case for case in known.cases if (not ids or case.row.id in chosen) and family in (None, case.row.family)]
+    if not wanted:
+        raise click.UsageError(f"none of {', '.join(ids)} is of family {family}")
+    return wanted
 
 
 def _named(known: Corpus, name: str) -> str:

@@ -30,10 +30,15 @@ def opened(trace: str) -> Iterator[tuple[IO[bytes], str]]:
         yield lines, trace
 
 
-def check_outputs(trace: str, outputs: Iterable[Path | None]) -> None:
-    """Raises Refusal where a file to be written is the trace itself, or another file to be written. Devices may be named twice."""
-    taken = {} if trace == "-" else {Path(trace).resolve(): "the trace"}
+def check_outputs(source: str | Path | None, outputs: Iterable[Path | None], *, called: str = "the trace") -> None:
+    """Raises Refusal where a file to be written is what is read, `called` so, or another file to be written, or `-`.
+
+    `source` None: nothing is read. Devices may be named twice.
+    """
+    taken = {} if source in (None, "-") else {Path(str(source)).resolve(): called}
     for path in outputs:
+        if path == Path("-"):
+            raise Refusal("-: a file is written, and not to standard output", "name a file")
         if path is None or (path.exists() and not path.is_file()):
             continue
         if path.resolve() in taken:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -40,8 +41,9 @@ class Folder:
         try:
             probe.write_text("", encoding="utf-8")
             probe.unlink()
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, str(path)) from error
+        except OSError as error:  # the folder is there: where none can be made in it, it is not a path that is missing
+            why = errno.EACCES if error.errno == errno.ENOENT else error.errno or errno.EIO
+            raise OSError(why, os.strerror(why), str(path)) from error
 
     def read(self, parse: Callable[[dict[str, Any]], _Finding]) -> list[_Finding]:
         """What the JSON files say, by name; `parse` raises KeyError, TypeError or ValueError. Raises CorpusError."""

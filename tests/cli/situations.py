@@ -210,6 +210,12 @@ _NOBODY = (
     "unchanged = ctypes.CDLL(None).capset((ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)())\n"
     "assert unchanged == 0, 'capabilities cannot be given up'\n"
 )
+# As Python sees it: nobody has written down where this user is at home.
+_NO_HOME = (
+    "import posixpath\n"
+    "for name in ('HOME', 'SETTLED_HOME', 'XDG_CACHE_HOME'): os.environ.pop(name, None)\n"
+    "posixpath.expanduser = lambda path: path\n"
+)
 # Standard input is a pipe into which nobody writes, and Ctrl-C comes once the command is at work.
 _INTERRUPT = """
 import signal, threading
@@ -307,6 +313,7 @@ MISTAKES = [
     _mistake("install-no-version", "A version that is none.", "settled engines install vllm==../..", home="engines-here"),
     _mistake("install-version", "A version that does not exist.", "settled engines install vllm==9.9", home="engines-here"),
     _mistake("install-in-a-file", "A file for the folder of engines.", "settled engines install vllm", home="holds.ndjson"),
+    _mistake("no-home", "A user without a home folder.", "settled engines install vllm", before=_NO_HOME),
     _mistake("remove-missing", "A release that is not here.", "settled engines remove vllm==9.9", home="engines-here"),
     _mistake("remove-no-version", "No version.", "settled engines remove vllm", home="engines-here"),
     _mistake("remove-nothing", "Nothing named.", "settled engines remove"),

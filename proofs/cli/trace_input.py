@@ -26,6 +26,8 @@ def opened(trace: str) -> Iterator[tuple[IO[bytes], str]]:
             raise OSError(errno.EBADF, "standard input is closed")
         yield sys.stdin.buffer, "<stdin>"
         return
+    if not trace:  # pathlib would take it for the current folder
+        raise OSError(errno.ENOENT, "no name is given")
     with Path(trace).open("rb") as lines:
         yield lines, trace
 
@@ -51,4 +53,4 @@ def refusal_of(trace: str, error: Exception) -> Refusal:
     if not isinstance(error, OSError):
         return Refusal(error)
     hint = _HINTS.get(error.errno or 0, "the file must hold a trace, one JSON object a line")
-    return Refusal(f"{trace}: {error.strerror}: expected a readable file, or - for standard input", hint)
+    return Refusal(f"{trace or repr(trace)}: {error.strerror}: expected a readable file, or - for standard input", hint)

@@ -285,6 +285,8 @@ MISTAKES = [
     _mistake("byte-order-mark", "A file that an editor has marked.", "settled check marked.ndjson"),
     _mistake("deep", "Brackets without an end.", "settled check deep.ndjson"),
     _mistake("folder", "A folder for a trace.", "settled check locked"),
+    _mistake("no-name", "A shell variable that is empty.", "settled check ''"),
+    _mistake("many-rows", "The end of every row.", "settled corpus ''"),
     _mistake("two-traces", "Two traces.", "settled check holds.ndjson violated.ndjson"),
     _mistake("over-the-trace", "The trace would be written over.", "settled diff --trace holds.ndjson --op-log holds.ndjson"),
     _mistake("over-another", "Two files of one name.", "settled fuzz --junit summary --markdown summary"),

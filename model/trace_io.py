@@ -79,7 +79,7 @@ def _decode_any(line: str | bytes, source: str, number: int) -> Event | None:
     try:
         raw = msgspec.json.decode(line)
     except RecursionError:
-        raise TraceError(source, number, "nested too deeply: expected an event of schema v1") from None
+        raise TraceError(source, number, "nested too deeply: expected an event of schema v1", _HINT_SCHEMA) from None
     except (msgspec.DecodeError, UnicodeError) as error:
         raise TraceError(source, number, _why_no_json(line, str(error)), _hint_for_no_json(line, number)) from None
     if not isinstance(raw, dict):

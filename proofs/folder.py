@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -15,6 +16,10 @@ _Finding = TypeVar("_Finding")
 
 class CorpusError(ValueError):
     """A file of the corpus is not what this version writes; the message names it and says what is wrong."""
+
+    hint = (
+        "what settled hunt keeps runs again by --workload FILE.json, what settled fuzz keeps by --corpus DIR; traces are for settled check"
+    )
 
 
 @contextmanager
@@ -32,8 +37,13 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self.path = path
         path.mkdir(parents=True, exist_ok=True)
-        self.replace(path / ".writable", "")
-        (path / ".writable").unlink()
+        probe = path / ".writable"
+        try:
+            probe.write_text("", encoding="utf-8")
+            probe.unlink()
+        except OSError as error:  # the folder is there: where none can be made in it, it is not a path that is missing
+            why = errno.EACCES if error.errno == errno.ENOENT else error.errno or errno.EIO
+            raise OSError(why, os.strerror(why), str(path)) from error
 
     def read(self, parse: Callable[[dict[str, Any]], _Finding]) -> list[_Finding]:
         """What the JSON files say, by name; `parse` raises KeyError, TypeError or ValueError. Raises CorpusError."""

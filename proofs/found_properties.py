@@ -4,6 +4,8 @@ from __future__ import annotations
 
 ENGINE_FAULT = "engine_fault"  # stands in for a property where the engine itself fails: an assertion, a double free
 ADMISSION_PROGRESS = "admission_progress"
+OF_EVERY_RUN = (ADMISSION_PROGRESS, ENGINE_FAULT)  # seen in whatever a workload comes to
+OF_INSPECTIONS = ("admission_gate", "cache_truthful", "transfer_terminates")  # told by vLLM's live objects alone, by no trace
 
 # What each says of a vLLM scheduler, for readers who know vLLM and not this project.
 MEANING = {

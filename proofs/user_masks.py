@@ -127,7 +127,7 @@ def _split(where: str) -> tuple[str, str]:
 
 def _run(path: Path, shown: str) -> Any:
     if not path.is_file():
-        raise MaskError(f"{shown}: no such file")
+        raise MaskError(f"{shown}: {'not a file' if path.exists() else 'no such file'}")
     spec = importlib.util.spec_from_file_location(f"settled_mask_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise MaskError(f"{shown}: not a Python file")

@@ -74,7 +74,7 @@ def check(
     check_outputs(trace, (html, junit, markdown))
     if (picture or html) and not Path(trace).is_file() and Path(trace).exists():
         raise click.UsageError("--picture and --html read the trace a second time: give a file, not a pipe")
-    wanted = [Property(name) for name in properties] or list(Property)
+    wanted = [Property(name) for name in dict.fromkeys(properties)] or list(Property)
     try:
         with opened(trace) as (lines, source):
             monitor, config = _watch(lines, source, Contract(contract) if contract else None, wanted)

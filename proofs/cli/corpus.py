@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from settled.proofs.corpus.rows import Case, Corpus
 
 
+_ROWS_SHOWN = 5
+
+
 @click.command()
 @click.argument("ids", metavar="[ID]...", nargs=-1)
 @click.option("--family", help="Only the rows of this family, such as F2.")
@@ -43,7 +46,10 @@ def _wanted(known: Corpus, ids: tuple[str, ...], family: str | None) -> list[Cas
     if family is not None and family not in families:
         raise UnknownNameError("family", family, families)
     chosen = {_named(known, name) for name in ids}
-    return [case for case in known.cases if (not ids or case.row.id in chosen) and family in (None, case.row.family)]
+    wanted = [case for case in known.cases if (not ids or case.row.id in chosen) and family in (None, case.row.family)]
+    if not wanted:
+        raise click.UsageError(f"none of {', '.join(ids)} is of family {family}")
+    return wanted
 
 
 def _named(known: Corpus, name: str) -> str:
@@ -52,6 +58,7 @@ def _named(known: Corpus, name: str) -> str:
         case.row.id for case in known.cases if case.row.id.endswith(name) and not case.row.id[-len(name) - 1 : -len(name)].isdigit()
     ]
     if len(found) != 1:
-        which = f"rows {', '.join(found)} match" if found else "no row matches"
+        more = f" and {len(found) - _ROWS_SHOWN} more" if len(found) > _ROWS_SHOWN else ""
+        which = f"rows {', '.join(found[:_ROWS_SHOWN])}{more} match" if found else "no row matches"
         raise click.UsageError(f"{which} {name!r}; expected an id of the index, such as vllm-project/vllm#47728, or the end of one")
     return found[0]

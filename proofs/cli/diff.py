@@ -8,7 +8,9 @@ from pathlib import Path
 import click
 
 from settled.model.properties import Contract
+from settled.proofs.cli.numbers import Count
 from settled.proofs.cli.refusal import Choice, Refusal, UnknownNameError
+from settled.proofs.cli.trace_input import check_outputs
 
 WORKLOADS_DEFAULT = {"cpu": 100, "cuda": 3}
 
@@ -22,8 +24,8 @@ WORKLOADS_DEFAULT = {"cpu": 100, "cuda": 3}
     show_default=True,
     help="Where the buffers are; cuda has not run on a device yet.",
 )
-@click.option("--workloads", type=click.IntRange(min=1), help="Of each row.  [default: 100, on a CUDA device 3]")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the first workload.")
+@click.option("--workloads", type=Count(min=1), help="Of each row.  [default: 100, on a CUDA device 3]")
+@click.option("--seed", type=Count(min=0), default=0, show_default=True, help="Of the first workload.")
 @click.option("--tags-only", is_flag=True, help="Compare what is read, and compute no attention output.")
 @click.option("--exhaustive", is_flag=True, help="Every order of small logs, against what the detector says of them.")
 @click.option(
@@ -66,12 +68,15 @@ def diff(
     """
     if path is not None and (rows or exhaustive):
         raise click.UsageError("--trace is of one trace: give no rows, and not --exhaustive")
+    if path is not None and (workloads is not None or tags_only):
+        raise click.UsageError("--workloads and --tags-only are of rows: give no --trace")
     if exhaustive and tags_only:
         raise click.UsageError("--exhaustive compares tags alone in any case: leave --tags-only out")
     if (contract is not None or log_path is not None) and path is None:
         raise click.UsageError("--contract and --op-log go with --trace")
     if device == "cuda" and (path is not None or exhaustive or tags_only):
         raise click.UsageError("--device cuda goes with rows alone: give no --trace, no --exhaustive, no --tags-only")
+    check_outputs(path, (log_path,))
     if not exhaustive:
         from settled.proofs.cli.missing import need
 

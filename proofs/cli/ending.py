@@ -66,7 +66,7 @@ def _code_of(command: Callable[[Sequence[str]], object], arguments: Sequence[str
         error.show()
         return error.exit_code
     except click.UsageError as error:
-        path = error.ctx.command_path if error.ctx is not None else "settled"
+        path = error.ctx.command_path if error.ctx is not None else _command(arguments)
         complain(path, _one_line(error.format_message()).removesuffix("."), _hint_for_usage(error) or f"{path} --help")
         return error.exit_code
     except click.ClickException as error:
@@ -78,7 +78,9 @@ def _code_of(command: Callable[[Sequence[str]], object], arguments: Sequence[str
 def _hint_for_usage(error: click.UsageError) -> str:
     param = getattr(error, "param", None)
     if param is not None and isinstance(param.type, click.Path):
-        return "name a file that exists and that you may read"
+        if param.type.exists:
+            return "name a file that exists and that you may read"
+        return "name a file to write, and no folder" if param.type.file_okay else "name a folder; it is made if it is not there"
     return str(getattr(error, "hint", ""))
 
 
@@ -116,9 +118,13 @@ def _explain(error: BaseException, arguments: Sequence[str]) -> int:
 
 
 def _command(arguments: Sequence[str]) -> str:
+    """As much of the command line as names a command, or one of a group's. Imports nothing: that may be what failed."""
     from settled.proofs.cli.main import COMMANDS
 
-    return " ".join(["settled", *[word for word in arguments[:1] if word in COMMANDS]])
+    name = arguments[0] if arguments and arguments[0] in COMMANDS else ""
+    group = getattr(sys.modules.get(f"settled.proofs.cli.{name}"), name, None)
+    of_group = arguments[1:2] if isinstance(group, click.Group) and set(arguments[1:2]) <= set(group.commands) else []
+    return " ".join(["settled", *filter(None, [name]), *of_group])
 
 
 def _is_missing(error: BaseException, package: str) -> bool:

@@ -75,8 +75,11 @@ def _install(releases: tuple[str, ...]) -> None:
         installer.install(request)
 
 
+_HINT_REMOVE = "settled engines list tells which are installed"
+
+
 def _remove(releases: tuple[str, ...], everything: bool) -> None:
-    from settled.reference.engines.environments.installed import installed_release
+    from settled.reference.engines.environments.installed import NotInstalledError, installed_release
     from settled.reference.engines.environments.installing import uninstall, uninstall_all
     from settled.reference.engines.environments.recipes import RequestError, parse_request
 
@@ -84,6 +87,10 @@ def _remove(releases: tuple[str, ...], everything: bool) -> None:
         uninstall_all(click.echo)
     requests = [parse_request(text) for text in releases]
     if any(request.version is None for request in requests):
-        raise RequestError("remove takes a version: NAME==VERSION; settled engines list tells which are installed")
-    for release in [installed_release(request.recipe.engine, str(request.version)) for request in requests]:
+        raise RequestError("remove takes a version: NAME==VERSION", _HINT_REMOVE)
+    try:
+        named = [installed_release(request.recipe.engine, str(request.version)) for request in requests]
+    except NotInstalledError as error:
+        raise RequestError(str(error), _HINT_REMOVE) from error
+    for release in dict.fromkeys(named):
         uninstall(release, click.echo)

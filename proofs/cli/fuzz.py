@@ -9,8 +9,10 @@ import click
 
 from settled.model.disciplines import DISCIPLINES, Discipline
 from settled.model.properties import Contract
+from settled.proofs.cli.numbers import Count, Seconds
 from settled.proofs.cli.refusal import Choice, Refusal, UnknownNameError
 from settled.proofs.cli.summary_options import summary_options
+from settled.proofs.cli.trace_input import check_outputs
 
 RUNS_DEFAULT = 500
 
@@ -26,9 +28,9 @@ RUNS_DEFAULT = 500
     show_default=True,
     help="What makes a free safe.",
 )
-@click.option("--runs", type=click.IntRange(min=0), help=f"End after N runs. Default: {RUNS_DEFAULT}, unless --seconds is given.")
-@click.option("--seconds", type=click.FloatRange(min=0), help="End after N seconds.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="The same seed and runs find the same.")
+@click.option("--runs", type=Count(min=0), help=f"End after N runs. Default: {RUNS_DEFAULT}, unless --seconds is given.")
+@click.option("--seconds", type=Seconds(), help="End after N seconds.")
+@click.option("--seed", type=Count(min=0), default=0, show_default=True, help="The same seed and runs find the same.")
 @click.option(
     "--corpus",
     "folder",
@@ -38,7 +40,7 @@ RUNS_DEFAULT = 500
 @click.option(
     "--html", "pages", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Write each finding to DIR as a page."
 )
-@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")
+@click.option("--jobs", type=Count(min=1), default=1, show_default=True, help="Processes.")
 @click.option("--case", "numbers", metavar="HEX", help="Run this one case, as printed with a finding.")
 @summary_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
@@ -68,13 +70,15 @@ def fuzz(
     from settled.proofs.report.summary import SummaryFiles
 
     disciplines = [_discipline(name) for name in dict.fromkeys(names or ("settled",))]
+    check_outputs(None, (junit, markdown))
+    runs_asked = runs is not None
     if runs is None and seconds is None:
         runs = RUNS_DEFAULT
     if numbers is not None:
         if len(disciplines) > 1:
             raise click.UsageError("--case runs under one discipline")
-        if junit or markdown:
-            raise click.UsageError("--junit and --markdown go with many runs, not with --case")
+        if runs_asked or seconds is not None or folder or pages or junit or markdown:
+            raise click.UsageError("--case is one run, told here: give no --runs, --seconds, --corpus, --html, --junit, --markdown")
         sys.exit(fuzzing.run_one(disciplines[0], Contract(contract), _bytes_of(numbers), as_json=as_json))
     try:
         sys.exit(

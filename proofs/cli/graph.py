@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from settled.proofs.cli.numbers import Count
 from settled.proofs.cli.refusal import UnknownNameError
 
 STATES_MAX = 20_000
@@ -16,9 +17,7 @@ STATES_MAX = 20_000
 @click.argument("names", nargs=-1, metavar="[SCENARIO]...")
 @click.option("--all", "everything", is_flag=True, help="All scenarios, the wrong ones too.")
 @click.option("--list", "lists", is_flag=True, help="Say which scenarios there are.")
-@click.option(
-    "--states-max", type=click.IntRange(min=1), default=STATES_MAX, show_default=True, help="Give up a scenario that has more states."
-)
+@click.option("--states-max", type=Count(min=1), default=STATES_MAX, show_default=True, help="Give up a scenario that has more states.")
 @click.option(
     "--dot",
     "folder",
@@ -36,6 +35,8 @@ def graph(names: tuple[str, ...], everything: bool, lists: bool, states_max: int
     from settled.proofs.graphs.scenarios import SCENARIOS
     from settled.proofs.report import graphing
 
+    if lists and (names or everything or folder or as_json):
+        raise click.UsageError("--list goes alone")
     if lists:
         sys.exit(graphing.print_list())
     unknown = [name for name in names if name not in SCENARIOS]

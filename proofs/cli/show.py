@@ -42,7 +42,7 @@ def show(trace: str, contract: str | None, properties: tuple[str, ...], html: Pa
     from settled.proofs.showing.timeline import timeline_of
     from settled.proofs.showing.writing import Files
 
-    wanted = [Property(name) for name in properties] or list(Property)
+    wanted = [Property(name) for name in dict.fromkeys(properties)] or list(Property)
     check_outputs(trace, (html, perfetto, svg))
     try:
         with opened(trace) as (lines, source):

@@ -26,14 +26,21 @@ def opened(trace: str) -> Iterator[tuple[IO[bytes], str]]:
             raise OSError(errno.EBADF, "standard input is closed")
         yield sys.stdin.buffer, "<stdin>"
         return
+    if not trace:  # pathlib would take it for the current folder
+        raise OSError(errno.ENOENT, "no name is given")
     with Path(trace).open("rb") as lines:
         yield lines, trace
 
 
-def check_outputs(trace: str, outputs: Iterable[Path | None]) -> None:
-    """Raises Refusal where a file to be written is the trace itself, or another file to be written. Devices may be named twice."""
-    taken = {} if trace == "-" else {Path(trace).resolve(): "the trace"}
+def check_outputs(source: str | Path | None, outputs: Iterable[Path | None], *, called: str = "the trace") -> None:
+    """Raises Refusal where a file to be written is what is read, `called` so, or another file to be written, or `-`.
+
+    `source` None: nothing is read. Devices may be named twice.
+    """
+    taken = {} if source in (None, "-") else {Path(str(source)).resolve(): called}
     for path in outputs:
+        if path == Path("-"):
+            raise Refusal("-: a file is written, and not to standard output", "name a file")
         if path is None or (path.exists() and not path.is_file()):
             continue
         if path.resolve() in taken:
@@ -46,4 +53,4 @@ def refusal_of(trace: str, error: Exception) -> Refusal:
     if not isinstance(error, OSError):
         return Refusal(error)
     hint = _HINTS.get(error.errno or 0, "the file must hold a trace, one JSON object a line")
-    return Refusal(f"{trace}: {error.strerror}: expected a readable file, or - for standard input", hint)
+    return Refusal(f"{trace or repr(trace)}: {error.strerror}: expected a readable file, or - for standard input", hint)

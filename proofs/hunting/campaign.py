@@ -8,13 +8,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from settled.model.monitor import Verdict
 from settled.model.properties import Contract
+from settled.proofs.found_properties import OF_EVERY_RUN, OF_INSPECTIONS
 from settled.proofs.fuzzing.coverage import Feature
 from settled.proofs.hunting.budget import Budget
 from settled.proofs.hunting.coverage import HuntCoverage
 from settled.proofs.hunting.faults import HarnessError
 from settled.proofs.hunting.finding import Finding, rank, shown_by, told_once
-from settled.proofs.hunting.running import run_workload
+from settled.proofs.hunting.running import Run, run_workload
 from settled.proofs.hunting.shrinking import Shrinker
 from settled.proofs.hunting.workloads import Drawn, workloads
 from settled.proofs.watching import Found, Key
@@ -87,6 +89,12 @@ class Told:
     is_shrunk: bool
 
 
+def unjudged(plan: Plan, progress: Progress) -> list[str]:
+    """What is asked for by name and was checked in no workload."""
+    known = {each.property for each in progress.verdicts if each.verdict != Verdict.NOT_CHECKED}
+    return [name for name in dict.fromkeys(plan.properties) if name not in known]
+
+
 class WorkloadFailedError(RuntimeError):
     """The harness failed with a workload, or the engine did not accept what it had accepted before."""
 
@@ -152,11 +160,16 @@ class Hunt:
         found = {key: each for key, each in told_once(run.found).items() if self.plan.counts(key.property)}
         progress.showing.update(found.keys())
         progress.verdicts.update(
-            Judged(run.contract, name, verdict.value) for name, verdict in run.verdicts.items() if self.plan.counts(name)
+            Judged(run.contract, name, verdict.value) for name, verdict in self._verdicts(run, inspects).items() if self.plan.counts(name)
         )
         if found and progress.seconds_to_first is None:
             progress.seconds_to_first = progress.seconds
         self._tell_new(found, drawn)
+
+    def _verdicts(self, run: Run, inspects: bool) -> dict[str, Verdict]:
+        """The monitor's, and of what is asked for by name and told by no trace, too."""
+        seen = dict.fromkeys((*OF_EVERY_RUN, *(OF_INSPECTIONS if inspects else ())), Verdict.HOLDS)
+        return {**{name: seen.get(name, Verdict.NOT_CHECKED) for name in self.plan.properties}, **run.verdicts}
 
     # ---- findings ----------------------------------------------------------------------------------------------------
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import re
 from difflib import get_close_matches
 from typing import NamedTuple, cast
 
 from settled.model.disciplines import DISCIPLINES
+from settled.reference.engines.environments.recipes import NEWEST
 from settled.reference.engines.protocol import EngineFactory
 from settled.reference.engines.reference_engine import ReferenceFactory
 
@@ -19,6 +21,7 @@ _FACTORIES = {
     TOKENSPEED: ("settled.reference.engines.tokenspeed", "TokenSpeedFactory"),
 }
 ENGINES = (REFERENCE, *_FACTORIES)
+_RELEASE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.!+_-]*")
 
 
 class EngineError(ValueError):
@@ -30,7 +33,7 @@ class EngineError(ValueError):
 
 
 class EngineName(NamedTuple):
-    """`release` is "" where none is asked for. The reference's releases are disciplines."""
+    """`release` is "" where none is asked for, or the newest. The reference's releases are disciplines."""
 
     name: str
     release: str = ""
@@ -41,14 +44,16 @@ class EngineName(NamedTuple):
 
 def parse_engine(text: str) -> EngineName:
     """Raises EngineError."""
-    name, _, release = text.partition("==")
+    name, equals, release = text.partition("==")
     if name not in ENGINES:
         hint = "".join(f"did you mean {found}?" for found in get_close_matches(name, ENGINES, n=1))
         raise EngineError(f"unknown engine {text!r}; expected one of {', '.join(ENGINES)}, or one of them ==RELEASE", hint)
     if name == REFERENCE and (release or RIGHT_DISCIPLINE) not in DISCIPLINES:
         hint = "".join(f"did you mean {name}=={found}?" for found in get_close_matches(release, DISCIPLINES, n=1))
         raise EngineError(f"unknown discipline {release!r} of the reference; expected one of {', '.join(DISCIPLINES)}", hint)
-    return EngineName(name, release)
+    if equals and not _RELEASE.fullmatch(release):
+        raise EngineError(f"{text!r}: expected NAME or NAME==RELEASE", f"{name} alone is the newest that is installed")
+    return EngineName(name, "" if release == NEWEST and name != REFERENCE else release)
 
 
 def factory_of(engine: EngineName) -> EngineFactory:

@@ -12,6 +12,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 
 PIPE_COLUMNS = 160
+COLUMNS_MIN = 40  # below it a table would have a letter or two a line
 NARROW_COLUMNS = 100  # a table in less has no room for what is only there to line up
 _BLANKS_AT_ENDS = re.compile(r"[ \t]+(?=\n)")
 
@@ -36,7 +37,9 @@ def make_console() -> Console:
     rich draws boxes in ASCII where the encoding is none of Unicode's; what we draw ourselves asks `signs.py`.
     """
     if sys.stdout.isatty():
-        return ReportConsole(highlight=False, soft_wrap=True)
+        console = ReportConsole(highlight=False, soft_wrap=True)
+        console.width = max(console.width, COLUMNS_MIN)
+        return console
     return ReportConsole(highlight=False, soft_wrap=True, width=PIPE_COLUMNS, file=cast(IO[str], _Trimmed(sys.stdout)))
 
 

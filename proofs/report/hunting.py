@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from settled.proofs.cli.ending import EXIT_INTERRUPTED
-from settled.proofs.hunting.campaign import Plan, Progress, WorkloadFailedError
+from settled.proofs.hunting.campaign import Plan, Progress, WorkloadFailedError, unjudged
 from settled.proofs.hunting.corpus import HuntCorpus, kept_failure
 from settled.proofs.hunting.faults import HarnessError
 from settled.proofs.hunting.finding import Finding, contract_name, finding_as_dict, rank
@@ -54,7 +54,8 @@ class _Session:
         assert self.progress is not None
         if self.progress.findings:
             return Exit.VIOLATED
-        return Exit.HOLDS if self.progress.workloads and not self.progress.undecided else Exit.UNKNOWN
+        is_judged = self.progress.workloads and not self.progress.undecided and not unjudged(self.plan, self.progress)
+        return Exit.HOLDS if is_judged else Exit.UNKNOWN
 
 
 def run(plan: Plan, *, folder: Path | None, pages: Path | None = None, as_json: bool, summaries: SummaryFiles = NO_SUMMARIES) -> Exit:
@@ -118,6 +119,8 @@ def _print_summary(session: _Session, progress: Progress) -> None:
         _print_showing(console, progress)
     for reason, times in progress.refused.most_common(_REFUSALS_SHOWN):
         console.print(f"refused {times} times: {reason[:_REFUSAL_LENGTH]}", markup=False)
+    for name in unjudged(session.plan, progress):
+        console.print(f"note: {name} was checked in no workload", markup=False)
     speed = f"{progress.workloads / progress.seconds:.0f} workloads a second" if progress.seconds else "no workload"
     first = "" if progress.seconds_to_first is None else f", the first after {progress.seconds_to_first:.2f} s"
     console.print(

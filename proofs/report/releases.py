@@ -16,8 +16,8 @@ from settled.model.monitor import Verdict
 from settled.model.properties import Property
 from settled.proofs.cli.ending import EXIT_INTERRUPTED
 from settled.proofs.cli.refusal import EXIT_BAD_INPUT
-from settled.proofs.found_properties import ADMISSION_PROGRESS, ENGINE_FAULT
-from settled.proofs.hunting.campaign import INSPECTED_EVERY, Judged, Plan, Progress
+from settled.proofs.found_properties import OF_EVERY_RUN
+from settled.proofs.hunting.campaign import INSPECTED_EVERY, Judged, Plan, Progress, unjudged
 from settled.proofs.hunting.corpus import HuntCorpus, kept_failure
 from settled.proofs.hunting.finding import finding_as_dict
 from settled.proofs.hunting.messages import progress_as_dict
@@ -31,8 +31,7 @@ from settled.proofs.report.summary import NO_SUMMARIES, SummaryFiles
 from settled.proofs.runner import Exit
 from settled.proofs.showing.writing import Pages
 
-_OF_EVERY_RUN = (ADMISSION_PROGRESS, ENGINE_FAULT)  # seen in whatever a workload comes to
-_COLUMNS = (*(each.value for each in Property), *_OF_EVERY_RUN)
+_COLUMNS = (*(each.value for each in Property), *OF_EVERY_RUN)
 
 
 def run(
@@ -76,7 +75,7 @@ def exit_code(results: Sequence[ReleaseHunt]) -> int:
         return EXIT_BAD_INPUT
     if any(result.progress.findings for result in results):
         return int(Exit.VIOLATED)
-    judged = all(result.progress.workloads and not result.progress.undecided for result in results)
+    judged = all(each.progress.workloads and not each.progress.undecided and not unjudged(each.plan, each.progress) for each in results)
     return int(Exit.HOLDS if judged else Exit.UNKNOWN)
 
 
@@ -117,7 +116,7 @@ def cell(verdicts: dict[Judged, int], contract: str, name: str) -> str:
     violated = verdicts.get(Judged(contract, name, Verdict.VIOLATED.value), 0)
     if violated:
         return f"[bold red]{violated}[/]"
-    if name in _OF_EVERY_RUN:
+    if name in OF_EVERY_RUN:
         return "holds" if contract else "·"
     return "holds" if verdicts.get(Judged(contract, name, Verdict.HOLDS.value), 0) else "·"
 

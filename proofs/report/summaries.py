@@ -106,14 +106,14 @@ def _other_cases(plan: Plan, progress: Progress) -> Iterator[Case]:
     A finding is told once, under the contract of the workload that showed it first: others may show it under another contract.
     """
     for contract in sorted({judged.contract for judged in progress.verdicts}):
-        for each in filter(plan.counts, Property):
-            violated, holds = [progress.verdicts.get(Judged(contract, each.value, verdict.value), 0) for verdict in _KNOWN]
+        for name in filter(plan.counts, dict.fromkeys([*(each.value for each in Property), *plan.properties])):
+            violated, holds = [progress.verdicts.get(Judged(contract, name, verdict.value), 0) for verdict in _KNOWN]
             outcome = Outcome.FAILED if violated else Outcome.PASSED if holds else Outcome.SKIPPED
             told, commands = "" if holds else "checked in no workload", list[str]()
             if violated:
                 told = f"violated in {violated} workload{'s' * (violated > 1)}, for causes that are told under another contract"
-                commands = [finding.command for key, finding in progress.findings.items() if key.property == each.value][:1]
-            yield Case(contract=contract, property_name=each.value, outcome=outcome, told=told, commands=commands)
+                commands = [finding.command for key, finding in progress.findings.items() if key.property == name][:1]
+            yield Case(contract=contract, property_name=name, outcome=outcome, told=told, commands=commands)
 
 
 # ---- fuzz ------------------------------------------------------------------------------------------------------------

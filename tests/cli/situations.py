@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 import sys
+import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,7 +96,31 @@ def prepare(folder: Path) -> None:
     for package in ("torch", "cvc5"):
         (broken / package).mkdir(parents=True)
         (broken / package / "__init__.py").write_text(_NO_MODULE, encoding="utf-8")
+    (folder / "holds.ndjson.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
+    (folder / "binary.ndjson").write_bytes(bytes(range(256)))
+    (folder / "marked.ndjson").write_text(f"\ufeff{text}", encoding="utf-8")
+    (folder / "deep.ndjson").write_text("[" * 200_000, encoding="utf-8")
     _install(folder / "engines-here")
+    _offer(folder / "registry")
+
+
+def _offer(registry: Path) -> None:
+    """A package registry that is a folder, with one release of vLLM: what is asked of the newest can be imported, and no more."""
+    registry.mkdir()
+    top, package = "vllm-0.27.0", ""
+    files = {
+        "PKG-INFO": "Metadata-Version: 2.1\nName: vllm\nVersion: 0.27.0\n",
+        "pyproject.toml": '[build-system]\nrequires = []\nbuild-backend = "setuptools.build_meta"\n',
+    }
+    for part in ("vllm", "v1", "core", "sched"):
+        package = f"{package}{part}/"
+        files[f"{package}__init__.py"] = ""
+    files[f"{package}scheduler.py"] = ""
+    with tarfile.open(registry / f"{top}.tar.gz", "w:gz") as tar:
+        for name, text in files.items():
+            member = tarfile.TarInfo(f"{top}/{name}")
+            member.size = len(text.encode())
+            tar.addfile(member, io.BytesIO(text.encode()))
 
 
 def _install(home: Path) -> None:
@@ -151,12 +178,28 @@ RUNS = [
         about="Random workloads of a wrong engine.",
         line="settled hunt reference==no-fence --mix windows --contract settled --workloads 5",
     ),
+    Case(
+        name="hunt-releases",
+        about="Several releases, beside each other; the reference's are disciplines.",
+        line="settled hunt reference --releases settled,optimistic --mix windows --workloads 30 --property rollback_resident",
+    ),
     Case(name="diff", about="A row on real buffers.", line="settled diff optimistic/loads --workloads 2 --tags-only"),
     Case(name="diff-trace", about="A trace on real buffers.", line="settled diff --trace violated.ndjson"),
     Case(name="graph", about="A small engine that is never stuck.", line="settled graph window"),
     Case(name="graph-stuck", about="A small engine that gets stuck.", line="settled graph cap-stuck"),
     Case(name="graph-list", about="Which there are.", line="settled graph --list"),
     Case(name="engines-list", about="No release is installed.", line="settled engines list"),
+    Case(name="engines-list-broken", about="Releases that cannot be imported.", line="settled engines list --json", home="engines-here"),
+    Case(
+        name="engines-install",
+        about="A release, into an environment that is there.",
+        line="settled engines install vllm",
+        home="engines-here",
+    ),
+    Case(name="engines-install-again", about="One that is there.", line="settled engines install vllm==0.25.1", home="engines-here"),
+    Case(name="engines-remove", about="Two releases.", line="settled engines remove vllm==0.25.1 vllm==0.26.0", home="engines-here"),
+    Case(name="engines-remove-all", about="All that was installed.", line="settled engines remove --all", home="engines-here"),
+    Case(name="engines-remove-nothing", about="Where nothing is.", line="settled engines remove --all"),
     Case(name="doctor", about="What is here; versions are stand-ins.", line="settled doctor"),
 ]
 
@@ -167,6 +210,12 @@ _NOBODY = (
     "import ctypes\n"
     "unchanged = ctypes.CDLL(None).capset((ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)())\n"
     "assert unchanged == 0, 'capabilities cannot be given up'\n"
+)
+# As Python sees it: nobody has written down where this user is at home.
+_NO_HOME = (
+    "import posixpath\n"
+    "for name in ('HOME', 'SETTLED_HOME', 'XDG_CACHE_HOME'): os.environ.pop(name, None)\n"
+    "posixpath.expanduser = lambda path: path\n"
 )
 # Standard input is a pipe into which nobody writes, and Ctrl-C comes once the command is at work.
 _INTERRUPT = """
@@ -232,6 +281,45 @@ MISTAKES = [
     _mistake("two-engines", "Two engines at once.", "settled hunt vllm reference"),
     _mistake("two-engines-in-a-file", "Two engines wrote into one file.", "settled check two-engines.ndjson"),
     _mistake("no-permission", "A folder that may not be written.", "settled refute ceil --traces locked/traces", before=_NOBODY),
+    _mistake("binary", "No text.", "settled check binary.ndjson"),
+    _mistake("gzip", "A compressed trace.", "settled check holds.ndjson.gz"),
+    _mistake("byte-order-mark", "A file that an editor has marked.", "settled check marked.ndjson"),
+    _mistake("deep", "Brackets without an end.", "settled check deep.ndjson"),
+    _mistake("folder", "A folder for a trace.", "settled check locked"),
+    _mistake("no-name", "A shell variable that is empty.", "settled check ''"),
+    _mistake("many-rows", "The end of every row.", "settled corpus ''"),
+    _mistake("two-traces", "Two traces.", "settled check holds.ndjson violated.ndjson"),
+    _mistake("over-the-trace", "The trace would be written over.", "settled diff --trace holds.ndjson --op-log holds.ndjson"),
+    _mistake("over-another", "Two files of one name.", "settled fuzz --junit summary --markdown summary"),
+    _mistake("to-standard-output", "A page for standard output.", "settled show violated.ndjson --html -"),
+    _mistake("page-in-a-folder", "A folder for a page.", "settled check violated.ndjson --html locked"),
+    _mistake("traces-in-a-file", "A file for a folder.", "settled refute ceil --traces holds.ndjson"),
+    _mistake("no-value", "An option without its value.", "settled show violated.ndjson --property"),
+    _mistake("no-number", "A word for a number.", "settled fuzz --runs many"),
+    _mistake("negative", "A negative number.", "settled hunt reference --workloads -1"),
+    _mistake("not-a-number", "A time that is no number.", "settled fuzz --seconds nan"),
+    _mistake("case-and-runs", "One case, and many.", "settled fuzz --case 00 --runs 5"),
+    _mistake("number-and-workloads", "One workload, and many.", "settled hunt reference --number 3 --workloads 5"),
+    _mistake("list-and-names", "A list of all, and one.", "settled graph --list window"),
+    _mistake("no-such-row", "A row that is of another family.", "settled corpus 47728 --family F9"),
+    _mistake("unknown-property", "A property that is misspelt.", "settled hunt reference --property held_bounde"),
+    _mistake("property-of-another", "A property that only vLLM is inspected for.", "settled hunt reference --property cache_truthful"),
+    _mistake("two-versions", "Two versions in one name.", "settled hunt vllm==0.25.1==0.26.0"),
+    _mistake("release-twice", "A release, and releases.", "settled hunt vllm==0.25.1 --releases 0.26.0"),
+    _mistake("no-release", "A comma too many.", "settled hunt vllm --releases 0.26.0,"),
+    _mistake("unknown-release", "A discipline that does not exist.", "settled hunt reference --releases settled,nope"),
+    _mistake("install-reference", "There is nothing to install.", "settled hunt reference --releases settled --install"),
+    _mistake("trace-for-a-workload", "A trace in place of a workload.", "settled hunt reference --workload holds.ndjson"),
+    _mistake("mask-missing", "A mask file that is not there.", "settled prove --mask nope.py"),
+    _mistake("mask-folder", "A folder for a mask file.", "settled prove --mask locked"),
+    _mistake("install-unknown", "A project that does not exist.", "settled engines install nope"),
+    _mistake("install-no-version", "A version that is none.", "settled engines install vllm==../..", home="engines-here"),
+    _mistake("install-version", "A version that does not exist.", "settled engines install vllm==9.9", home="engines-here"),
+    _mistake("install-in-a-file", "A file for the folder of engines.", "settled engines install vllm", home="holds.ndjson"),
+    _mistake("no-home", "A user without a home folder.", "settled engines install vllm", before=_NO_HOME),
+    _mistake("remove-missing", "A release that is not here.", "settled engines remove vllm==9.9", home="engines-here"),
+    _mistake("remove-no-version", "No version.", "settled engines remove vllm", home="engines-here"),
+    _mistake("remove-nothing", "Nothing named.", "settled engines remove"),
     _mistake(
         "solver-memory",
         "z3 may use 20 MB.",

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from settled.model.monitor import Verdict
 from settled.proofs.cli.main import cli
 from settled.proofs.hunting import campaign
 from settled.proofs.hunting.corpus import HuntCorpus
@@ -21,6 +22,7 @@ from settled.proofs.hunting.faults import HarnessError
 from settled.proofs.hunting.finding import finding_of
 from settled.proofs.hunting.plain import workload_as_dict, workload_of
 from settled.proofs.hunting.running import run_workload
+from settled.proofs.watching import Judgement, Watched
 from settled.reference.engines.operations import Workload
 from settled.reference.engines.reference_engine import ReferenceEngine
 from settled.reference.engines.setup import SetupError
@@ -118,6 +120,24 @@ def test_json_is_one_object() -> None:
     assert run("reference", "--workloads", "0", "--json").exit_code == 3
 
 
+def test_what_was_asked_for_and_never_checked_does_not_hold(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked = ("--workloads", "3", "--mix", "windows", "--property", "held_bounded")
+    assert run("reference", *asked).exit_code == 0
+    monkeypatch.setattr(Watched, "judgement", lambda self: Judgement("settled", {"held_bounded": Verdict.NOT_CHECKED}, False))
+    result = run("reference", *asked, "--junit", tmp_path / "junit.xml")
+    assert result.exit_code == 3
+    assert "held_bounded was checked in no workload" in result.output
+    assert 'skipped="1"' in (tmp_path / "junit.xml").read_text(encoding="utf-8")
+
+
+def test_releases_have_a_row_for_what_no_trace_tells(tmp_path: Path) -> None:
+    asked = ("--workloads", "3", "--mix", "windows", "--property", "engine_fault", "--junit", tmp_path / "junit.xml")
+    result = run("reference", "--releases", "settled,optimistic", *asked)
+    assert result.exit_code == 0
+    assert len(re.findall(r"reference (?:settled|optimistic) .* 3 .* holds", result.output)) == 2
+    assert (tmp_path / "junit.xml").read_text(encoding="utf-8").count('name="engine_fault"') == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -125,6 +145,7 @@ def test_json_is_one_object() -> None:
         (("reference==nonsense",), "unknown discipline 'nonsense'"),
         (("reference", "--mix", "nonsense"), "'nonsense' is not one of"),
         (("reference", "--number", "1", "--workload", __file__), "give one of them"),
+        (("reference", "--workload", __file__, "--junit", __file__), "would be written over the workload"),
         (("reference", "--workload", __file__), "not a finding of this version"),
         (("vllm==0.0.0",), "settled engines install vllm==0.0.0"),
     ],

@@ -161,7 +161,7 @@ def test_what_nobody_asked_for_is_not_made(tmp_path: Path) -> None:
 def test_one_case_of_fuzz_has_no_summary() -> None:
     result = CliRunner().invoke(cli, ["fuzz", "--case", "00", "--junit", "junit.xml"])
     assert result.exit_code == 2
-    assert "go with many runs" in result.output
+    assert "--case is one run" in result.output
 
 
 # ---- Markdown ------------------------------------------------------------------------------------------------------------------------

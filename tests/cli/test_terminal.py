@@ -14,7 +14,7 @@ import pytest
 from situations import CASES, TRACES, VIOLATED, Case
 from transcripts import path_of
 
-from settled.proofs.report.console import PIPE_COLUMNS
+from settled.proofs.report.console import COLUMNS_MIN, PIPE_COLUMNS
 
 START = "from settled.proofs.cli.main import main; main()"
 CHECK, GRAPH = ("check", str(TRACES / VIOLATED)), ("graph", "window")
@@ -104,6 +104,11 @@ def test_a_narrow_terminal_breaks_words_and_loses_none(arguments: tuple[str, ...
     assert rows
     assert {columns(row) for row in rows} == {60}
     assert "…" not in "".join(rows)
+
+
+def test_a_terminal_of_a_few_columns_has_its_lines_broken_and_not_its_words() -> None:
+    told = CONTROL.sub("", on_a_terminal(*CHECK, COLUMNS="12", LINES="24"))
+    assert {columns(line) for line in told.splitlines() if line.startswith(tuple(TABLE))} == {COLUMNS_MIN}
 
 
 @pytest.mark.slow

@@ -30,7 +30,8 @@ from settled.proofs.report import diagnosis
 
 FOLDER = Path(__file__).parents[1] / "data" / "transcripts"
 TICK_SECONDS = 1 / 1024
-_UNSET = ("FORCE_COLOR", "COLUMNS", "LINES", "PYTHONIOENCODING", TRACEBACK_VARIABLE, "SETTLED_TRACE")
+_OF_PIP = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_CONSTRAINT")
+_UNSET = ("FORCE_COLOR", "COLUMNS", "LINES", "PYTHONIOENCODING", TRACEBACK_VARIABLE, "SETTLED_TRACE", *_OF_PIP)
 _ALONE = f"""
 import itertools, os, sys, time
 ticks = itertools.count()
@@ -45,6 +46,8 @@ _VARYING = (
     (re.compile(r"\b(z3|cvc5) \d+(\.\d+)+"), r"\1 VERSION"),
     (re.compile(r"\bPython \d+\.\d+\.\d+ on \w+"), "Python VERSION on SYSTEM"),
     (re.compile(r"\bpython3\.\d+"), "pythonVERSION"),
+    (re.compile(r"(environment-\w+-pythonVERSION)-[0-9a-f]{8}"), r"\1-DIGEST"),
+    (re.compile(r": \d+ s, from"), ": SECONDS s, from"),
 )
 
 
@@ -118,6 +121,9 @@ def _environment(case: Case, folder: Path) -> dict[str, str]:
         "PYTHONUTF8": "1",
         "SETTLED_HOME": str(folder / case.home),
         "CC": str(folder / "cc"),
+        "PIP_CONFIG_FILE": os.devnull,
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(folder / "registry"),
         "CUDA_VISIBLE_DEVICES": "",
     }
 

@@ -131,6 +131,17 @@ def test_a_release_that_cannot_be_imported_is_not_installed(shared: tuple[Path, 
     assert not installed_releases()
 
 
+def test_why_a_source_failed_is_told_where_there_is_no_wheel(
+    shared: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_source(tmp_path, "0.9.0", {"other/__init__.py": ""})
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    result = settled("install", "vllm==0.9.0")
+    assert result.exit_code == 3
+    assert "nothing of that name" not in result.output
+    assert "vllm-0.9.0.tar.gz" in result.output
+
+
 def test_an_unknown_version_is_told_with_its_neighbours(shared: tuple[Path, Path]) -> None:
     result = settled("install", "vllm==0.9.5")
     assert result.exit_code == 2

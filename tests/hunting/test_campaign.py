@@ -12,7 +12,7 @@ from fake_engines import ChangedFactory, fails_to_process, finishes_nothing, nev
 
 from settled.model.disciplines import DISCIPLINES
 from settled.model.properties import Contract
-from settled.proofs.hunting.campaign import Hunt, Plan, Progress, Told, WorkloadFailedError
+from settled.proofs.hunting.campaign import Hunt, Plan, Progress, Told, WorkloadFailedError, unjudged
 from settled.proofs.hunting.client import RemoteHunt
 from settled.proofs.hunting.faults import HarnessError
 from settled.proofs.hunting.finding import finding_as_dict, finding_of, rank, told_once
@@ -63,6 +63,17 @@ def test_of_some_properties_only_their_violations_are_findings() -> None:
     assert {judged.property for judged in progress.verdicts} == {"rollback_resident", "single_owner"}
     assert 0 < len(progress.findings) < len(everything.findings)
     assert not hunted("optimistic", workloads=10, properties=("single_owner",))[0].findings
+
+
+def test_what_is_asked_for_by_name_is_judged_or_said_not_to_be() -> None:
+    """Of what no trace tells, a run sees some, and an inspection of live objects the rest: the first workload of 16 has one."""
+    asked = ("engine_fault", "admission_gate", "write_owned")
+    progress, _ = hunted("settled", workloads=3, properties=asked)
+    times = {judged.property: times for judged, times in progress.verdicts.items() if judged.verdict == "holds"}
+    assert times == {"engine_fault": 3, "admission_gate": 1, "write_owned": 3}
+    assert not unjudged(plan_for("settled", properties=asked), progress)
+    progress, _ = hunted("settled", first=1, workloads=3, properties=asked)
+    assert unjudged(plan_for("settled", properties=asked), progress) == ["admission_gate"]
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])

@@ -10,18 +10,25 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from settled.reference.engines.environments.recipes import RequestError
+
 HOME_VARIABLE = "SETTLED_HOME"
 _BUILDING = "building-"  # what an interrupted installation leaves behind is named so, and never counts
 
 
 def home() -> Path:
-    """SETTLED_HOME, or else a folder of ours where the platform keeps caches."""
+    """SETTLED_HOME, or else a folder of ours where the platform keeps caches. Raises RequestError for a user without a home."""
     told = os.environ.get(HOME_VARIABLE)
-    if told:
-        return Path(told).expanduser().absolute()
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "settled"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "settled"
+    try:
+        if told:
+            return Path(told).expanduser().absolute()
+        if sys.platform == "darwin":
+            return Path.home() / "Library" / "Caches" / "settled"
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "settled"
+    except RuntimeError as error:
+        raise RequestError(
+            f"no home folder is known for {told or 'this user'}", f"name a folder for releases: {HOME_VARIABLE}=FOLDER"
+        ) from error
 
 
 def engines_folder() -> Path:

@@ -19,7 +19,14 @@ from settled.reference.engines.environments.installed import (
     release_folder,
 )
 from settled.reference.engines.environments.launching import variables_for
-from settled.reference.engines.environments.pip import InstallError, NoNetworkError, UnknownVersionError, run_logged, run_pip
+from settled.reference.engines.environments.pip import (
+    InstallError,
+    NoNetworkError,
+    UnknownProjectError,
+    UnknownVersionError,
+    run_logged,
+    run_pip,
+)
 from settled.reference.engines.environments.recipes import Recipe, Request, Source
 from settled.reference.engines.environments.unpacking import unpack_source, unpack_wheel
 
@@ -99,9 +106,12 @@ def uninstall(release: Installed, say: Say) -> None:
 def uninstall_all(say: Say) -> None:
     """Removes every release and every environment. Raises OSError."""
     with changing(lambda: say("waiting for another installation to end")) as folder:
-        for each in sorted(folder.glob("release-*")) + sorted(folder.glob("environment-*")):
+        found = sorted(folder.glob("release-*")) + sorted(folder.glob("environment-*"))
+        for each in found:
             remove(each)
             say(f"{each} removed")
+    if not found:
+        say(f"nothing is installed in {folder}")
 
 
 def _python_with_pip(recipe: Recipe, building: Path, log: Path) -> Path:
@@ -141,6 +151,8 @@ def _from_wheel_after(failed: InstallError, request: Request, python: Path, log:
         return _from_wheel(request, python, log, made)
     except UnknownVersionError as error:
         raise error.beside(failed) if isinstance(failed, UnknownVersionError) else failed from error
+    except UnknownProjectError as error:
+        raise failed from error  # there is no wheel: what the source failed with says more
 
 
 def _from_source(request: Request, python: Path, log: Path, made: Path) -> str:

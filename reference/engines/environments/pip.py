@@ -36,6 +36,12 @@ class UnknownVersionError(InstallError):
         return UnknownVersionError(self.what, known, self.log)
 
 
+class UnknownProjectError(InstallError):
+    """The registry has nothing that could be asked for: no such project, or no file of this kind for this Python and platform."""
+
+    hint = "is it there for this Python and platform? pip takes its registry from its own configuration: pip config list"
+
+
 class NoNetworkError(InstallError):
     """The registry could not be reached."""
 
@@ -73,7 +79,7 @@ def _error(what: str, said: str, log: Path) -> InstallError:
         known = [version.strip() for version in missing["versions"].split(",") if version.strip() not in ("", "none")]
         if known:
             return UnknownVersionError(what, known, log)
-        return InstallError(f"{what}: the package registry has nothing of that name for this Python and platform; {where}")
+        return UnknownProjectError(f"{what}: the package registry has nothing of that name for this Python and platform; {where}")
     lines = [line for line in said.splitlines() if line.strip()][-LINES_SHOWN:]
     return InstallError("\n".join([f"{what} failed; {where}; it ends:", *(f"  {line}" for line in lines)]))
 

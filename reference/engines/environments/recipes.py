@@ -88,5 +88,5 @@ def parse_request(text: str) -> Request:
         raise RequestError(f"{text!r}: expected NAME==VERSION, NAME=={NEWEST} or NAME", _EXAMPLES)
     version = match["version"]
     if version is not None and not _VERSION.fullmatch(version):
-        raise RequestError(f"{text!r}: {version!r} is no version; expected one such as 0.25.1, or {NEWEST}")
+        raise RequestError(f"{text!r}: {version!r} is no version; expected one such as 0.25.1, or {NEWEST}", _EXAMPLES)
     return Request(recipe_named(match["name"]), None if version in (None, NEWEST) else version)

@@ -103,7 +103,7 @@ def _device(timeline: Timeline) -> list[dict[str, Any]]:
             threads[first + slot] = lane.name if lane.num_slots == 1 else f"{lane.name}, in flight {slot + 1}"
         for bar in lane.bars:
             end = len(timeline.events) if bar.end is None else bar.end
-            told.append(_slice(DEVICE, first + bar.slot, bar.begin, max(end, bar.begin + 0.5), bar.label, kind=bar.kind))
+            told.append(_slice(DEVICE, first + bar.slot, bar.begin, end, bar.label, kind=bar.kind))
     return _name(DEVICE, "", threads) + told
 
 

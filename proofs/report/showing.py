@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from settled.model.monitor import Report, Violation
-from settled.model.monitor.report import EXIT_UNKNOWN
+from settled.model.monitor import Violation
 from settled.proofs.report.console import make_console
 from settled.proofs.report.picture import draw
 from settled.proofs.report.signs import signs_for
+from settled.proofs.showing.data import notes_of
 from settled.proofs.showing.story import tell
 from settled.proofs.showing.timeline import Timeline
 from settled.proofs.showing.writing import Files, write_pictures
@@ -36,17 +36,8 @@ def print_verdict(console: Console, timeline: Timeline) -> None:
     told = [f"{result.property} {result.verdict}{f' {result.count} times' * bool(result.count)}" for result in timeline.report.properties]
     console.print(f"{timeline.source}: {timeline.config.engine}, {len(timeline.events)} events, contract {timeline.contract}", markup=False)
     console.print(f"  {', '.join(told)}", markup=False)
-    for text in _notes(timeline.report):
+    for text in notes_of(timeline.report):
         console.print(f"note: {text}", markup=False)
-
-
-def _notes(report: Report) -> list[str]:
-    """What `settled check` says of the trace as a whole; of each property, where that gives no reason for an unknown verdict."""
-    notes = [*report.unknown, *report.remarks]
-    if report.exit_code != EXIT_UNKNOWN or report.unknown:
-        return notes
-    of_each = [f"{result.property}: {remark}" for result in report.properties for remark in result.remarks]
-    return [*notes, *of_each]
 
 
 def print_picture(console: Console, timeline: Timeline, position: int, violation: Violation) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from settled.model.events import Event, Process, Schedule
 from settled.model.monitor import Report
+from settled.model.monitor.report import EXIT_UNKNOWN
 from settled.model.specs import KVCacheSpec
 from settled.model.trace_io import encode_event, printable
 from settled.proofs.showing.lanes import Lanes, lanes_of
@@ -85,10 +86,24 @@ def group_text(spec: KVCacheSpec) -> str:
     return f"{spec.kind}, {', '.join(told)}"
 
 
+def notes_of(report: Report) -> list[str]:
+    """What `settled check` says of the trace as a whole; of each property, where that gives no reason for an unknown verdict."""
+    notes = [*report.unknown, *report.remarks]
+    if report.exit_code != EXIT_UNKNOWN or report.unknown:
+        return notes
+    return [*notes, *(f"{result.property}: {remark}" for result in report.properties for remark in result.remarks)]
+
+
+def reasons_of(report: Report) -> list[str]:
+    """Why a verdict is unknown: what the whole trace lacks, else what is said of each property."""
+    return [*report.unknown, *report.remarks] or notes_of(report)
+
+
 def _verdict(report: Report) -> dict[str, Any]:
     return {
         "exitCode": report.exit_code,
-        "notes": [printable(text) for text in (*report.unknown, *report.remarks)],
+        "reasons": [printable(text) for text in reasons_of(report)] if report.exit_code == EXIT_UNKNOWN else [],
+        "notes": [printable(text) for text in notes_of(report)],
         "properties": [
             {
                 "name": result.property,
@@ -119,7 +134,7 @@ def _violation(timeline: Timeline, told: Told) -> dict[str, Any]:
         "owner": None if found.request is None else timeline.names.number(found.request),
         "group": found.group,
         "index": found.index,
-        "block": found.block,
+        "block": told.block,
         "step": found.step,
         "needed": found.needed,
         "chapters": [[each.position, printable(each.text), each.is_it] for each in told.chapters],

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from settled.model.events import Event, Job, Load, Loaded, Schedule, Store, Stored
+from settled.model.events import Event, Gap, Job, Load, Loaded, Schedule, State, Store, Stored
 from settled.proofs.showing.timeline import StepSpan, Timeline
 from settled.proofs.showing.words import blocks_text
 from settled.reference.device.foresight import LoweringError
@@ -88,7 +88,7 @@ def _lay_out(bars: Iterable[Bar]) -> int:
     ends: list[float] = []
     for bar in sorted(bars, key=lambda each: each.begin):
         slot = next((slot for slot, end in enumerate(ends) if end <= bar.begin), len(ends))
-        ends[slot : slot + 1] = [float("inf") if bar.end is None else max(bar.end, bar.begin + 1)]
+        ends[slot : slot + 1] = [float("inf") if bar.end is None else bar.end]
         bar.slot = slot
     return max(len(ends), 1)
 
@@ -99,7 +99,7 @@ def _lay_out(bars: Iterable[Bar]) -> int:
 def _from_events(timeline: Timeline) -> list[Lane]:
     events = [event for _, event in timeline.events]
     compute = Lane("compute", [_step_bar(events, span) for span in timeline.steps if _runs(events, span)])
-    return [compute, *([Lane("transfers", bars)] if (bars := list(_transfers(timeline).values())) else [])]
+    return [compute, *([Lane("transfers", bars)] if (bars := [bar for _, bar in _transfers(timeline)]) else [])]
 
 
 def _runs(events: Sequence[Event], span: StepSpan) -> bool:
@@ -115,19 +115,32 @@ def _step_bar(events: Sequence[Event], span: StepSpan) -> Bar:
     return Bar(span.begin, span.end, "step", f"step {span.step}" + (f": {named}" if named else ""), span.step)
 
 
-def _transfers(timeline: Timeline) -> dict[Job, Bar]:
-    """By job; over with its last handle."""
-    bars: dict[Job, Bar] = {}
-    left: dict[Job, int] = {}
+def _transfers(timeline: Timeline) -> list[tuple[Job, Bar]]:
+    """In the order of their beginnings; over with the last handle, or where nothing is known any more. A job's name may come again."""
+    bars: list[tuple[Job, Bar]] = []
+    running: dict[Job, tuple[Bar, int]] = {}  # with the handles that are left
     for position, (_, event) in enumerate(timeline.events):
-        if isinstance(event, Load | Store):
-            blocks = blocks_text([block for of_group in event.blocks for block in of_group])
-            bars[event.job] = Bar(position, None, event.name, f"{event.name} {event.job} for {event.request}: {blocks}")
-            left[event.job] = event.handles
-        elif isinstance(event, Loaded | Stored) and event.job in bars:
-            left[event.job] -= 1
-            if left[event.job] <= 0:
-                bars[event.job].end = position
+        match event:
+            case Load() | Store():
+                begun = [(event.job, event.name, event.request, event.blocks, event.handles)]
+            case State():
+                begun = [(job.job, job.kind, job.request, job.blocks, job.handles) for job in event.jobs]
+            case _:
+                begun = []
+        for job, kind, request, blocks, handles in begun:
+            moved = blocks_text([block for of_group in blocks for block in of_group])
+            bars.append((job, Bar(position, None, kind, f"{kind} {job} for {request}: {moved}")))
+            running[job] = bars[-1][1], handles
+        if isinstance(event, Loaded | Stored) and event.job in running:
+            bar, left = running.pop(event.job)
+            if left > 1:
+                running[event.job] = bar, left - 1
+            else:
+                bar.end = position
+        elif isinstance(event, Gap):
+            for bar, _ in running.values():
+                bar.end = position
+            running.clear()
     return bars
 
 
@@ -137,7 +150,9 @@ def _transfers(timeline: Timeline) -> dict[Job, Bar]:
 def _from_log(timeline: Timeline, log: OpLog) -> Lanes:
     events = [event for _, event in timeline.events]
     steps = {span.step: span for span in timeline.steps}
-    transfers = _transfers(timeline)
+    transfers: dict[Job, list[Bar]] = {}  # a job's name may come again
+    for job, transfer in _transfers(timeline):
+        transfers.setdefault(job, []).append(transfer)
     lanes = {stream: Lane(stream_name(stream)) for stream in range(log.num_streams)}
     before_step: list[Bar] = []  # on the compute stream, over with the step that comes next
     last: dict[int, int] = {}  # stream → its latest bar
@@ -168,13 +183,13 @@ def _from_log(timeline: Timeline, log: OpLog) -> Lanes:
     return Lanes([lanes[stream] for stream in shown], edges, note)
 
 
-def _bar(events: Sequence[Event], steps: dict[int, StepSpan], transfers: dict[Job, Bar], op: Launch) -> Bar:
+def _bar(events: Sequence[Event], steps: dict[int, StepSpan], transfers: dict[Job, list[Bar]], op: Launch) -> Bar:
     begin, work = op.line - 1, op.work
     match work:
         case StepWork():
             return _step_bar(events, steps[work.step])
         case TransferWork():
-            return transfers[work.job]
+            return [bar for bar in transfers[work.job] if bar.begin <= begin][-1]
         case CopyWork():
             return Bar(begin, None, "copy", f"copy block {work.source} into {work.target}")
         case BlocksWork():

@@ -13,6 +13,7 @@ from typing import Any
 from settled.model.events import Event, Process, Schedule
 from settled.model.trace_io import printable
 from settled.proofs.showing.lanes import lanes_of
+from settled.proofs.showing.stretches import stretches_of
 from settled.proofs.showing.timeline import Timeline
 from settled.proofs.showing.words import words_of
 
@@ -102,7 +103,7 @@ def _device(timeline: Timeline) -> list[dict[str, Any]]:
             threads[first + slot] = lane.name if lane.num_slots == 1 else f"{lane.name}, in flight {slot + 1}"
         for bar in lane.bars:
             end = len(timeline.events) if bar.end is None else bar.end
-            told.append(_slice(DEVICE, first + bar.slot, bar.begin, max(end, bar.begin + 0.5), bar.label, kind=bar.kind))
+            told.append(_slice(DEVICE, first + bar.slot, bar.begin, end, bar.label, kind=bar.kind))
     return _name(DEVICE, "", threads) + told
 
 
@@ -110,35 +111,7 @@ def _blocks(timeline: Timeline) -> list[dict[str, Any]]:
     """A thread a block. Where several hold a block at once, what they hold overlaps: a slice for each stretch, named by all of them."""
     told: list[dict[str, Any]] = []
     threads: dict[int, str] = {}
-    for block, stretches in sorted(_stretches(timeline).items()):
+    for block, stretches in sorted(stretches_of(timeline).items()):
         threads[block] = f"block {block}"
         told += [_slice(BLOCKS, block, begin, end, ", ".join(holders)) for begin, end, holders in stretches]
     return _name(BLOCKS, "", threads) + told
-
-
-def _stretches(timeline: Timeline) -> dict[int, list[tuple[int, int, list[str]]]]:
-    """By block: from where to where it is held, and by whom, in one stretch for as long as these are the same."""
-    changes: dict[int, dict[int, list[tuple[str, int]]]] = {}
-    names = timeline.names.names
-    for each in timeline.owners.holdings:
-        end = len(timeline.events) if each.end is None else each.end
-        if each.block and end > each.begin:
-            who = names[each.owner] if each.index < 0 else f"{names[each.owner]} [{each.index}]"
-            of_block = changes.setdefault(each.block, {})
-            of_block.setdefault(each.begin, []).append((who, 1))
-            of_block.setdefault(end, []).append((who, -1))
-    return {block: _held(of_block) for block, of_block in changes.items()}
-
-
-def _held(changes: dict[int, list[tuple[str, int]]]) -> list[tuple[int, int, list[str]]]:
-    stretches: list[tuple[int, int, list[str]]] = []
-    holders: dict[str, int] = {}
-    since = 0
-    for position in sorted(changes):
-        held = sorted(who for who, times in holders.items() if times)
-        if held:
-            stretches.append((since, position, held))
-        for who, change in changes[position]:
-            holders[who] = holders.get(who, 0) + change
-        since = position
-    return stretches

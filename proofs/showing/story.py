@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from settled.model.events import Process
+from settled.model.events import Process, Release
 from settled.model.monitor import Violation
+from settled.model.monitor.violation import tokens_text
 from settled.model.properties import Property
 from settled.proofs.showing.owners import PRUNES
 from settled.proofs.showing.timeline import Timeline
 from settled.proofs.showing.uses import Part
+from settled.proofs.showing.words import words_of
 
 _VERBS = {Property.READ_RESIDENT: "reads", Property.ROLLBACK_RESIDENT: "reads", Property.WRITE_OWNED: "writes"}
 
@@ -26,10 +28,11 @@ class Chapter:
 @dataclass(frozen=True, slots=True)
 class Told:
     """A violation for a picture. The block is missed from the position `begin` to before `end`, by a step that is in flight from
-    `scheduled` on if there is one."""
+    `scheduled` on if there is one. `block`: the one that the violation names, else the one whose release left the table index empty."""
 
     violation: Violation
     position: int
+    block: int | None
     begin: int
     end: int
     scheduled: int | None
@@ -60,8 +63,16 @@ def tell(timeline: Timeline, position: int, violation: Violation) -> Told:
     end = len(timeline.events) if part is None or part.end is None else part.end
     if part is None:
         end = at + 1
-    chapters = _chapters(timeline, violation, part, freed, at)
-    return Told(violation, position, at, max(end, at + 1), scheduled, chapters, _why(timeline, violation, freed))
+    block = _block(timeline, violation, freed)
+    chapters = _chapters(timeline, violation, block, part, freed, at)
+    return Told(violation, position, block, at, max(end, at + 1), scheduled, chapters, _why(timeline, violation, freed))
+
+
+def _block(timeline: Timeline, violation: Violation, freed: int | None) -> int | None:
+    release = None if freed is None else timeline.events[freed][1]
+    if violation.block is not None or not isinstance(release, Release) or release.group != violation.group:
+        return violation.block
+    return dict(zip(release.indices, release.blocks, strict=True)).get(-1 if violation.index is None else violation.index)
 
 
 def _part(timeline: Timeline, violation: Violation, position: int) -> Part | None:
@@ -73,9 +84,11 @@ def _part(timeline: Timeline, violation: Violation, position: int) -> Part | Non
     return found[-1] if found else None
 
 
-def _chapters(timeline: Timeline, violation: Violation, part: Part | None, freed: int | None, at: int) -> tuple[Chapter, ...]:
+def _chapters(
+    timeline: Timeline, violation: Violation, block: int | None, part: Part | None, freed: int | None, at: int
+) -> tuple[Chapter, ...]:
     told: list[Chapter] = []
-    request, step, block = violation.request, violation.step, violation.block
+    request, step = violation.request, violation.step
     if part is not None:
         told.append(
             Chapter(part.begin, f"step {step} of {request} is scheduled: tokens [{part.scheduled}, {part.scheduled + part.tokens})")
@@ -87,7 +100,7 @@ def _chapters(timeline: Timeline, violation: Violation, part: Part | None, freed
     if violation.taken_by is not None:
         told.append(Chapter(at, f"block {block} goes to {violation.taken_by}", True))
     elif at != freed and (part is None or at != part.begin):
-        told.append(Chapter(at, "it is certain", True))
+        told.append(Chapter(at, _breach(timeline, violation, at), True))
     if part is not None and part.start < part.scheduled:
         told += _rejections(timeline, part)
     if part is not None and part.end is not None:
@@ -97,6 +110,17 @@ def _chapters(timeline: Timeline, violation: Violation, part: Part | None, freed
     if not any(chapter.is_it for chapter in told):
         told = [Chapter(each.position, each.text, each.position == at) for each in told]
     return tuple(told)
+
+
+def _breach(timeline: Timeline, violation: Violation, at: int) -> str:
+    """What broke the property, where that was no release and no new owner."""
+    event, request = timeline.events[at][1], violation.request
+    if violation.property is Property.HELD_BOUNDED and violation.block is not None:
+        return f"{request} still holds block {violation.block}"
+    rejected = sum(each.rejected for each in event.requests if each.request == request) if isinstance(event, Process) else 0
+    if isinstance(event, Process) and rejected and violation.step is None and violation.needed is not None:
+        return f"step {event.step} rejects {rejected} of {request}'s drafts: the next step reads {tokens_text(violation.needed)}"
+    return words_of(event)
 
 
 def _rejections(timeline: Timeline, part: Part) -> list[Chapter]:

@@ -11,15 +11,18 @@ from dataclasses import dataclass, field
 from xml.etree import ElementTree
 
 from settled.model.events import Process, Schedule
+from settled.model.monitor.report import EXIT_HOLDS
 from settled.model.trace_io import printable
+from settled.proofs.showing.data import reasons_of
 from settled.proofs.showing.lanes import Bar, Lane, lanes_of
 from settled.proofs.showing.story import Told, tell
+from settled.proofs.showing.stretches import Stretch, stretches_of
 from settled.proofs.showing.timeline import Timeline
 
 EVENTS_MAX, BLOCKS_MAX = 32, 24  # that are shown; a trace with no more events is shown as a whole
 GUTTER, COLUMN_MIN, WIDTH_MIN = 96, 34, 720  # pixels, as all lengths here
 HEAD, HOST, BAR, BLOCK = 20, 40, 18, 22
-CHARACTER = 6.4  # of the small font, on average
+CHARACTER, LINE, TITLE = 6.4, 7.0, 8.2  # of the small font, of sentences, of the bold title, on average
 
 STYLE = """
 text { font: 11px system-ui, "Segoe UI", "DejaVu Sans", sans-serif; fill: #1b1f24; }
@@ -46,6 +49,7 @@ def svg_of(timeline: Timeline) -> str:
 class _Drawing:
     timeline: Timeline
     told: Told | None
+    stretches: dict[int, list[Stretch]] = field(default_factory=dict)  # by block
     root: ElementTree.Element = field(default_factory=lambda: ElementTree.Element("svg"))
 
     def draw(self) -> str:
@@ -54,6 +58,7 @@ class _Drawing:
         self.width = max(WIDTH_MIN, GUTTER + count * COLUMN_MIN + 12)
         self.column = (self.width - GUTTER - 12) / count
         ElementTree.SubElement(self.root, "style").text = STYLE
+        self.stretches = stretches_of(self.timeline)
         paper = self._add("rect", "paper", x=0, y=0, width=self.width, height=0)
         y = self._title()
         top = y
@@ -100,7 +105,7 @@ class _Drawing:
     def _blocks(self) -> list[int]:
         """Those that are held in sight, the violated one and its neighbours first."""
         held = {each.block for each in self.timeline.owners.holdings if each.block and self._is_seen(each.begin, each.end)}
-        violated = None if self.told is None else self.told.violation.block
+        violated = None if self.told is None else self.told.block
         if violated is None or len(held) <= BLOCKS_MAX:
             return sorted(held | ({violated} if violated else set()))[:BLOCKS_MAX]
         return sorted(sorted(held | {violated}, key=lambda block: (abs(block - violated), block))[:BLOCKS_MAX])
@@ -124,16 +129,25 @@ class _Drawing:
     def _title(self) -> float:
         engine = self.timeline.config.engine
         if self.told is None:
-            title, lines = f"{engine}: nothing is violated", []
+            holds = self.timeline.report.exit_code == EXIT_HOLDS
+            title = f"{engine}: {'nothing is violated' if holds else 'unknown'}"
+            reasons = [] if holds else reasons_of(self.timeline.report)
+            lines = [line for note in reasons for line in _wrapped(f"{note}.", self._columns(LINE))]
         else:
             title = f"{engine}: {self.told.violation.property} violated"
-            lines = list(_wrapped(self.told.violation.sentence(), int(self.width / CHARACTER) - 8))
-            lines += [self.told.why] if self.told.why else []
+            lines = list(_wrapped(self.told.violation.sentence(), self._columns(LINE)))
+            lines += _wrapped(self.told.why, self._columns(LINE)) if self.told.why else []
         ElementTree.SubElement(self.root, "title").text = _xml_text(title)
-        self._add("text", "title" if self.told else "line", title, x=8, y=18)
+        heads = list(_wrapped(_xml_text(title), self._columns(TITLE)))
+        for number, line in enumerate(heads):
+            self._add("text", "title" if self.told else "line", line, x=8, y=18 + 18 * number)
         for number, line in enumerate(lines):
-            self._add("text", "line", line, x=8, y=36 + 16 * number)
-        return 28 + 16 * len(lines)
+            self._add("text", "line", line, x=8, y=18 * len(heads) + 18 + 16 * number)
+        return 18 * len(heads) + 10 + 16 * len(lines)
+
+    def _columns(self, character: float) -> int:
+        """How many characters of a width a line takes."""
+        return int((self.width - 16) / character)
 
     def _heads(self, y: float) -> float:
         self._add("text", "dim end", "line", x=GUTTER - 8, y=y + 14)
@@ -167,20 +181,27 @@ class _Drawing:
         self._add("text", "", _cut(bar.label, x2 - x1 - 6), x=x1 + 4, y=y + 11.5)
 
     def _block(self, block: int, y: float) -> float:
-        is_violated = self.told is not None and self.told.violation.block == block
+        is_violated = self.told is not None and self.told.block == block
         self._add("text", "bad end" if is_violated else "end", f"block {block}", x=GUTTER - 8, y=y + 15)
         self._add("line", "rule", x1=GUTTER, x2=self.width - 12, y1=y + BLOCK, y2=y + BLOCK)
-        names = self.timeline.names.names
-        for each in self.timeline.owners.holdings:
-            if each.block == block and self._is_seen(each.begin, each.end):
-                x1, x2 = self._x(each.begin), self._x(each.end)
-                self._add("rect", "held", x=x1, y=y + 2, width=max(x2 - x1, 1), height=BLOCK - 4)
-                who = names[each.owner] + (f" [{each.index}]" if each.index >= 0 else "")
-                self._add("text", "", _cut(who, x2 - x1 - 6), x=x1 + 4, y=y + 12)
+        taken = self._label() if is_violated else None
+        for begin, end, holders in self.stretches.get(block, []):
+            if self._is_seen(begin, end):
+                self._held(self._x(begin), self._x(end if end < len(self.timeline.events) else None), ", ".join(holders), y, taken)
         self._uses(block, y)
-        if is_violated:
-            self._lost(y)
+        if taken is not None:
+            self._lost(y, *taken)
         return y + BLOCK
+
+    def _held(self, x1: float, x2: float, who: str, y: float, taken: tuple[str, float, float] | None) -> None:
+        """The holders' names stand beside what is told of a violation, if it stands in this row."""
+        self._add("rect", "held", x=x1, y=y + 2, width=max(x2 - x1, 1), height=BLOCK - 4)
+        begin, end = x1 + 4, x2 - 2
+        if taken is not None and begin < taken[1]:
+            end = min(end, taken[1] - 4)
+        elif taken is not None:
+            begin = max(begin, taken[2] + 3)
+        self._add("text", "", _cut(who, end - begin), x=begin, y=y + 12)
 
     def _uses(self, block: int, y: float) -> None:
         """A line for each step in flight that reads or writes the block."""
@@ -194,13 +215,22 @@ class _Drawing:
                     x1, x2 = self._x(part.begin), self._x(part.end)
                     self._add("rect", "used", x=x1, y=y + BLOCK - 5 - (part.step % 2) * 3, width=max(x2 - x1, 1), height=1.8)
 
-    def _lost(self, y: float) -> None:
+    def _missed(self) -> tuple[float, float]:
         assert self.told is not None
-        x1, x2 = self._x(self.told.begin), self._x(self.told.end if self.told.end < len(self.timeline.events) else None)
+        return self._x(self.told.begin), self._x(self.told.end if self.told.end < len(self.timeline.events) else None)
+
+    def _label(self) -> tuple[str, float, float]:
+        """What is told in the row of the violated block, and from where to where it stands."""
+        assert self.told is not None
+        x1, x2 = self._missed()
+        text = _cut(self.told.label, max(x2 - x1, 90) - 6)
+        return text, x1 + 3, x1 + 6 + len(text) * CHARACTER
+
+    def _lost(self, y: float, label: str, begin: float, end: float) -> None:
+        x1, x2 = self._missed()
         self._add("rect", "lost", x=x1, y=y + 1, width=max(x2 - x1, 6), height=BLOCK - 2)
-        label = _cut(self.told.label, max(x2 - x1, 90) - 6)
-        self._add("rect", "tag", x=x1 + 3, y=y + 3, width=len(label) * CHARACTER + 3, height=12)
-        self._add("text", "bad", label, x=x1 + 4, y=y + 12)
+        self._add("rect", "tag", x=begin, y=y + 3, width=end - begin, height=12)
+        self._add("text", "bad", label, x=begin + 1, y=y + 12)
 
 
 def _plain(of: str, **attributes: float) -> dict[str, str]:
@@ -215,14 +245,19 @@ def _cut(text: str, room: float) -> str:
 
 
 def _wrapped(text: str, columns: int) -> Iterator[str]:
+    """Between words, or within one that no line takes."""
     line = ""
-    for word in text.split(" "):
+    for word in (part for whole in text.split(" ") for part in _parts(whole, columns)):
         if line and len(line) + 1 + len(word) > columns:
             yield line
             line = word
         else:
             line = f"{line} {word}" if line else word
     yield line
+
+
+def _parts(word: str, columns: int) -> list[str]:
+    return [word[at : at + columns] for at in range(0, max(len(word), 1), columns)]
 
 
 def _xml_text(text: str) -> str:

@@ -23,7 +23,7 @@ from settled.model.interpret import compile_term
 from settled.model.monitor import Monitor, Report, Violation
 from settled.model.monitor.state import Entry
 from settled.model.properties import Contract, Property
-from settled.proofs.showing.owners import Names, Owners
+from settled.proofs.showing.owners import Holding, Names, Owners
 from settled.proofs.showing.uses import Part, Rows, uses_of
 
 VIOLATIONS_MAX = 500  # that are shown; all are counted
@@ -80,6 +80,11 @@ class Timeline:
         if not self._position_of_line:
             self._position_of_line.update((line, position) for position, (line, _) in enumerate(self.events))
         return None if line is None else self._position_of_line.get(line)
+
+    def holder(self, holding: Holding) -> str:
+        """Who it is, and where in whose table: "A [3]", "A g1[3]" where there are several groups, or the name of a holder without one."""
+        name, group = self.names.names[holding.owner], f"g{holding.group}" if len(self.config.groups) > 1 else ""
+        return name if holding.index < 0 else f"{name} {group}[{holding.index}]"
 
     def counters_before(self, owner: int, position: int) -> CountersAt | None:
         """The counters that a request had before the event at a position."""

@@ -76,3 +76,8 @@ def pressed(driver: Any, *keys: str) -> None:
 def messages(driver: Any) -> list[str]:
     """What the page logged since the last call."""
     return [entry["message"] for entry in driver.get_log("browser")]
+
+
+def text(driver: Any, element: str) -> str:
+    """What an element shows."""
+    return str(driver.execute_script("return document.getElementById(arguments[0]).innerText", element))

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import chromium, messages, missing, opened, pressed, settle
+from browser import opened, pressed, settle, text
 from hostile import MARKUP, hostile_trace
 from traces import long_trace, recorded, short_trace
 
@@ -16,7 +14,7 @@ from settled.model.disciplines import DISCIPLINES
 from settled.proofs.showing.page import SCRIPTS, page_of
 from settled.proofs.showing.timeline import timeline_of
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.usefixtures("nothing_is_logged")]
 
 RECORDED = ("v0.25.1-min-spec-reject", "v0.25.1-connector-overwrite", "v0.33.0-conn-apc-spec")
 # Disciplines, and seeds whose runs violate them: with a block and without, in a step, before the next one, and in none.
@@ -42,17 +40,6 @@ return near / (data.length / 4);
 
 
 @pytest.fixture(scope="module")
-def driver() -> Iterator[Any]:
-    """One browser for all tests. Where it is missing tests are skipped, but not where it must be there."""
-    if missing():
-        if os.environ.get("SETTLED_REQUIRES_BROWSER"):
-            pytest.fail(missing())
-        pytest.skip(missing())
-    with chromium() as browser:
-        yield browser
-
-
-@pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
     traces = {name: recorded(name) for name in RECORDED}
@@ -64,18 +51,6 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         paths[name] = folder / f"{name}.html"
         paths[name].write_text(page_of(timeline_of(trace, name)), encoding="utf-8")
     return paths
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_logged(driver: Any) -> Iterator[None]:
-    """No error, no warning, nothing that the page's policy refused."""
-    messages(driver)
-    yield
-    assert messages(driver) == []
-
-
-def text(driver: Any, element: str) -> str:
-    return str(driver.execute_script("return document.getElementById(arguments[0]).innerText", element))
 
 
 def line(driver: Any) -> int:

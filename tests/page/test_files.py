@@ -15,7 +15,7 @@ from traces import long_trace, recorded
 from settled.model.events import Allocate, Event, Process
 from settled.proofs.showing.data import About
 from settled.proofs.showing.perfetto import perfetto_of
-from settled.proofs.showing.svg import EVENTS_MAX, svg_of
+from settled.proofs.showing.svg import CHARACTER, EVENTS_MAX, svg_of
 from settled.proofs.showing.timeline import timeline_of
 from settled.proofs.showing.writing import Files, Pages, write_pictures
 
@@ -101,6 +101,34 @@ def test_an_image_says_what_is_violated_and_why() -> None:
     assert texts[0] == "vllm 0.25.1: rollback_resident violated"
     assert " ".join(texts[1:3]).startswith("line 10: step 3 of request A reads tokens 30 to 31")
     assert "step 3 reads it" in texts
+
+
+def test_an_image_breaks_long_lines_and_keeps_texts_apart() -> None:
+    """A long name neither leaves the image nor covers what stands beside it in a row, where several hold a block or it is violated."""
+    root = ElementTree.fromstring(svg_of(timeline_of(hostile_trace(), "hostile")).encode())
+    width = float(root.get("width", ""))
+    rows: dict[str, list[tuple[float, float]]] = {}
+    for each in root.iter(f"{SVG}text"):
+        sort, begin, wide = each.get("class"), float(each.get("x", "")), len(each.text or "") * CHARACTER
+        if sort in (None, "title", "line", "bad"):
+            assert begin + wide <= width + 1
+            rows.setdefault(each.get("y", ""), []).append((begin, begin + wide))
+    assert max(map(len, rows.values())) > 1
+    for texts in rows.values():
+        assert all(one[1] <= other[0] + CHARACTER for one, other in pairwise(sorted(texts)))
+
+
+def test_an_image_says_who_got_the_block_and_of_which_group() -> None:
+    root = ElementTree.fromstring(svg_of(timeline_of(recorded("v0.25.1-connector-overwrite"), "recorded")).encode())
+    texts = [(each.get("y"), each.text) for each in root.iter(f"{SVG}text")]
+    (row,) = [y for y, text in texts if text == "step 1 reads it"]
+    assert {text for y, text in texts if y == row} == {"A g1[0]", "step 1 reads it", "A g0[5]"}
+
+
+def test_an_image_of_an_undecided_trace_says_why() -> None:
+    root = ElementTree.fromstring(svg_of(timeline_of(recorded("v0.33.0-swa-a")[:-1], "recorded")).encode())
+    texts = [each.text for each in root.iter(f"{SVG}text")]
+    assert texts[:2] == ["vllm 0.33.0: unknown", "the trace has no `end` event: its tail was not judged."]
 
 
 def test_an_image_escapes_what_a_trace_says() -> None:

@@ -123,3 +123,60 @@ def test_a_page_begins_with_what_it_is_about() -> None:
 def test_the_same_trace_makes_the_same_page() -> None:
     first, second = (page_of(timeline_of(recorded("v0.25.1-swa-decode"), "recorded")) for _ in range(2))
     assert first == second
+
+
+# ---- colours ---------------------------------------------------------------------------------------------------------
+
+TEXT_MIN, SIGN_MIN = 4.5, 3.0  # contrasts; source: WCAG 2.2, success criteria 1.4.3 and 1.4.11
+TINT, TOLD = 0.42, 0.26  # how much of a request's colour a held block has, of red what a violation covers
+
+
+def themes() -> dict[str, dict[str, tuple[float, ...]]]:
+    """Colours of the style sheet by theme and name."""
+    style = (ASSETS / "page.css").read_text()
+    told = {}
+    for theme, start in (("light", ":root {"), ("dark", ':root[data-theme="dark"] {')):
+        block = style.split(start)[1].split("}")[0]
+        told[theme] = {name: rgb(value) for name, value in re.findall(r"--([\w-]+): (#\w{6})", block)}
+        red, green, blue, share = map(float, re.search(r"--column: rgba\(([^)]+)\)", block)[1].split(","))  # type: ignore[index]
+        told[theme] |= {f"{below} column": mixed(told[theme][below], (red, green, blue), share) for below in ("paper", "panel")}
+    return told
+
+
+def rgb(text: str) -> tuple[float, ...]:
+    return tuple(int(text[place : place + 2], 16) for place in (1, 3, 5))
+
+
+def mixed(below: tuple[float, ...], above: tuple[float, ...], share: float) -> tuple[float, ...]:
+    return tuple(one + (other - one) * share for one, other in zip(below, above, strict=True))
+
+
+def contrast(one: tuple[float, ...], other: tuple[float, ...]) -> float:
+    """Relative luminances against each other; source: WCAG 2.2."""
+
+    def luminance(colour: tuple[float, ...]) -> float:
+        linear = [value / 255 / 12.92 if value / 255 <= 0.04045 else ((value / 255 + 0.055) / 1.055) ** 2.4 for value in colour]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_texts_and_signs_stand_out(theme: str) -> None:
+    colours = themes()[theme]
+    hues = [rgb(value) for value in re.findall(r'"(#\w{6})"', (ASSETS / "theme.js").read_text())]
+    tints = [mixed(colours["paper"], hue, TINT) for hue in hues]
+    texts = [
+        *((name, below) for name in ("ink", "dim", "bad") for below in ("paper", "panel", "bad-paper", "paper column", "panel column")),
+        *((name, below) for name in ("good",) for below in ("paper", "panel", "bad-paper")),
+        ("paper", "bad"),
+    ]
+    low = [(name, below) for name, below in texts if contrast(colours[name], colours[below]) < TEXT_MIN]
+    assert low == []
+    assert len(hues) == 10
+    assert min(contrast(colours["ink"], tint) for tint in tints) >= TEXT_MIN
+    assert min(contrast(colours["ink"], mixed(tint, colours["bad"], TOLD)) for tint in tints) >= TEXT_MIN
+    assert min(contrast(colours["paper"], hue) for hue in hues) >= SIGN_MIN
+    assert min(contrast(colours[name], tint) for name in ("accent", "dim") for tint in tints) >= SIGN_MIN
+    assert min(contrast(colours[name], colours["paper"]) for name in ("accent", "cached", "bad")) >= SIGN_MIN

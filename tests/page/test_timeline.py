@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from traces import long_trace, recorded
+from traces import long_trace, recorded, short_trace
 
 from settled.model import events as ev
-from settled.model.disciplines import RIGHT
+from settled.model.disciplines import DISCIPLINES, RIGHT
 from settled.model.properties import Contract, Property
 from settled.model.specs import FullAttentionSpec, KVCacheSpec, SlidingWindowSpec
 from settled.model.trace_io import TraceError
@@ -181,6 +181,15 @@ def test_rejections_after_the_schedule_are_part_of_the_story() -> None:
     ]
     assert [timeline.events[chapter.position][0] for chapter in told.chapters if chapter.is_it] == [10]
     assert timeline.num_violations == 10
+
+
+def test_a_chapter_says_what_broke_the_property() -> None:
+    timeline = timeline_of(short_trace(DISCIPLINES["drafts-unpruned"], 5), "bounds")
+    position, violation = next(each for each in timeline.violations if each[1].cause == "below_need")
+    assert [chapter.text for chapter in tell(timeline, position, violation).chapters] == [f"r0 still holds block {violation.block}"]
+    timeline = made(allocate(1), ev.End(idle=True))
+    position, violation = timeline.violations[0]
+    assert tell(timeline, position, violation).chapters[-1].text == "end of the trace, nothing in flight"
 
 
 def test_the_verdict_is_that_of_the_monitor_under_the_contract_that_was_asked_for() -> None:

@@ -3,7 +3,7 @@
 
 const Canvas = (() => {
   const FACE = 'system-ui, "Segoe UI", Roboto, sans-serif';
-  const [FONT, SMALL, TINY] = [12, 11, 8].map((size) => `${size}px ${FACE}`);
+  const [FONT, SMALL] = [12, 11].map((size) => `${size}px ${FACE}`);
 
   // A context in CSS pixels, sharp on any display, empty.
   function begin(canvas, width, height) {
@@ -73,5 +73,5 @@ const Canvas = (() => {
     return low ? text.slice(0, low) + "…" : "";
   }
 
-  return { FONT, SMALL, TINY, begin, clipped, line, arrow, hatch, fitted };
+  return { FONT, SMALL, begin, clipped, line, arrow, hatch, fitted };
 })();

@@ -25,8 +25,8 @@ const Frame = (() => {
   // Blocks that have a row in sight, with the top of the row.
   function* visibleBlocks() {
     const { rows, height } = frame;
-    for (let row = Math.max(0, Math.floor(View.state.scroll / Layout.BLOCK)); row < rows.blocks.length; row++) {
-      const y = rows.top + row * Layout.BLOCK - View.state.scroll;
+    for (let row = Math.max(0, d3.bisectRight(rows.tops, View.state.scroll) - 1); row < rows.blocks.length; row++) {
+      const y = rows.top + rows.tops[row] - View.state.scroll;
       if (y > height) return;
       yield [rows.blocks[row], y];
     }

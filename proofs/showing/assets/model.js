@@ -78,6 +78,9 @@ const Model = (() => {
     return inFlight(position).some((step) => step.parts.some((part) => part.owner === owner));
   }
 
+  // Who it is, and where in whose table; the group where there are several.
+  const holderText = ({ owner, group, index }) => (index < 0 ? data.owners[owner] : `${data.owners[owner]} ${data.groups.length > 1 ? `g${group}` : ""}[${index}]`);
+
   const holdersOf = (block, position) => (byBlock.get(block) ?? []).filter((each) => each.begin <= position && position < each.end);
 
   // The violations that say something of a step's, or of the next step's, block at a table index.
@@ -108,6 +111,6 @@ const Model = (() => {
     data, size, steps, lanes, byBlock, byTable, cachedByBlock, violationsAt, violationsOfBlock, usedBlocks, nulls, holdersAtOnce,
     violations: data.violations, events: data.events, owners: data.owners,
     kind: (position) => data.events.kinds[data.events.kind[position]],
-    inFlight, isThere, stepsWithin, counters, table, holdersOf, violationsOf,
+    inFlight, isThere, stepsWithin, counters, table, holdersOf, holderText, violationsOf,
   };
 })();

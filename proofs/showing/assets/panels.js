@@ -18,13 +18,16 @@ const Panels = (() => {
     rows.attr("title", (each) => [each.meaning, ...each.remarks].join("\n"));
     rows.append("td").text((each) => each.name);
     rows.append("td").attr("class", (each) => CLASS[each.verdict] ?? "unsure").text((each) => (each.count ? `${each.verdict} (${each.count})` : each.verdict));
-    byId("about").text([`Contract ${data.contract.name}: ${data.contract.meaning}.`, `Device lanes: ${data.lanes.note}.`, ...data.groups.map((group, place) => `Group ${place}: ${group.text}.`), ...data.verdict.notes].join(" "));
+    byId("about").text([`Contract ${data.contract.name}: ${data.contract.meaning}.`, `Device lanes: ${data.lanes.note}.`, ...data.groups.map((group, place) => `Group ${place}: ${group.text}.`), ...notes().map((text) => `Note: ${text}.`)].join(" "));
     options("owner", data.owners.map((name, number) => [number, name]).filter(([number]) => data.ownerIsRequest[number]));
     options("group", data.groups.map((group, number) => [number, `group ${number}: ${group.text}`]));
     options("rows", [["all", `all ${Model.usedBlocks.length} used`], ["request", "of the request"], ["violation", "of violations"]]);
     allViolations();
     legend();
   }
+
+  // Of the trace, and of each property: a tooltip alone is not for everybody.
+  const notes = () => [...new Set([...data.verdict.notes, ...data.verdict.properties.flatMap((each) => each.remarks.map((text) => `${each.name}: ${text}`))])];
 
   const options = (id, values) => byId(id).selectAll("option").data(values).join("option").attr("value", ([value]) => value).text(([, text]) => text);
 
@@ -61,7 +64,8 @@ const Panels = (() => {
       headline.append("b").text(EXIT[data.verdict.exitCode] ?? "");
       headline.append("span").text(data.verdict.exitCode === 0 ? " · nothing that this trace records is violated" : "");
     }
-    byId("sentence").text([data.finding?.sentence, found?.sentence].filter((each) => each).join(" — "));
+    const reason = data.verdict.reasons.length && !data.finding ? `Why: ${data.verdict.reasons.join("; ")}.` : null;
+    byId("sentence").text([data.finding?.sentence, found?.sentence, reason].filter((each) => each).join(" — "));
     byId("why").text(found?.why ?? "");
     byId("number").text(found ? `violation ${state.violation + 1} of ${Model.violations.length}${data.numViolations > Model.violations.length ? ` kept, ${data.numViolations} in all` : ""}` : Model.violations.length ? `${Model.violations.length} violations` : "no violation");
     document.getElementById("previous").disabled = !Model.violations.length || state.violation === 0;
@@ -137,7 +141,7 @@ const Panels = (() => {
   function legend() {
     const signs = [
       ["on the device: from where the host enqueues it to where it knows that it is over", (c) => { c.fillStyle = d3.interpolateRgb(Theme.colour("paper"), Theme.colour("accent"))(0.25); c.fillRect(1, 2, 32, 12); c.strokeStyle = Theme.colour("accent"); c.strokeRect(1.5, 2.5, 31, 11); }],
-      ["held by a request, [table index]", (c) => { c.fillStyle = Theme.tint(0); c.fillRect(1, 1, 32, 14); c.fillStyle = Theme.hue(0); c.fillRect(1, 1, 2, 14); }],
+      [`held by a request, ${data.groups.length > 1 ? "group" : ""}[table index]`, (c) => { c.fillStyle = Theme.tint(0); c.fillRect(1, 1, 32, 14); c.fillStyle = Theme.hue(0); c.fillRect(1, 1, 2, 14); }],
       ["held behind a fence: its generation is over", (c) => { c.fillStyle = Theme.tint(0); c.fillRect(1, 1, 32, 14); Canvas.hatch(c, 1, 1, 32, 14, Theme.colour("dim")); }],
       ["in the prefix cache", (c) => { c.fillStyle = Theme.colour("cached"); c.fillRect(1, 6, 32, 3); }],
       ["read by a step in flight", (c) => { c.fillStyle = Theme.colour("accent"); c.fillRect(1, 7, 32, 1.5); }],

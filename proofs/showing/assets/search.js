@@ -45,7 +45,7 @@ const Search = (() => {
     const [block] = View.state.hits?.blocks ?? [];
     if (block !== undefined && !View.state.blocks.includes(block)) View.choose("all");
     const row = View.state.blocks.indexOf(block);
-    if (row >= 0) View.state.scroll = (row - 3) * Layout.BLOCK;
+    if (row >= 0) View.state.scroll = Layout.rows(View.state.blocks).tops[row] - 3 * Layout.BLOCK;
     View.changed();
   }
 

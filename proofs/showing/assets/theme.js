@@ -3,7 +3,7 @@
 
 const Theme = (() => {
   // Red is left out: it marks violations alone.
-  const HUES = ["#3f7fbf", "#3a9e6b", "#a06cc4", "#c98a1b", "#2aa1ac", "#8a8f2a", "#7a6ad8", "#b0763f", "#4f9fdc", "#6f8f6a"];
+  const HUES = ["#3f7fbf", "#3a9e6b", "#a06cc4", "#b97d12", "#2aa1ac", "#8a8f2a", "#7a6ad8", "#b0763f", "#4492cc", "#6f8f6a"];
   const NAMES = ["paper", "panel", "ink", "dim", "rule", "accent", "bad", "bad-paper", "cached", "column", "good"];
   const root = document.documentElement;
   const system = window.matchMedia("(prefers-color-scheme: dark)");

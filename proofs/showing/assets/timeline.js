@@ -68,7 +68,7 @@ const TimeLine = (() => {
       const violated = View.state.violation === null ? null : Model.violations[View.state.violation].block;
       for (const [block, y] of Frame.visibleBlocks()) {
         const isHit = View.state.hits?.blocks.has(block);
-        write(`block ${block}`, y + Layout.BLOCK / 2, block === violated ? "bad" : isHit ? "accent" : "ink");
+        write(`block ${block}`, y + Layout.tall(block) / 2, block === violated ? "bad" : isHit ? "accent" : "ink");
       }
     });
     context.strokeStyle = Theme.colour("rule");

@@ -82,7 +82,7 @@ const Tokens = (() => {
       const isLost = lost.has(index);
       context.strokeStyle = Theme.colour("rule");
       if (block > 0) {
-        context.fillStyle = Theme.tint(owner);
+        context.fillStyle = isLost ? Theme.colour("bad-paper") : Theme.tint(owner);
         context.fillRect(x1, TOP, wide, TABLE);
       } else if (block === 0 || index <= top) {
         Canvas.hatch(context, x1, TOP, wide, TABLE, Theme.colour("rule"));
@@ -145,7 +145,7 @@ const Tokens = (() => {
     if (!block) return ["no block"];
     const held = Model.holdersOf(block, View.state.cursor)[0];
     if (!held) return [`block ${block} is free`, `${block} is free`];
-    const holder = Model.owners[held.owner] + (held.index >= 0 ? ` [${held.index}]` : "");
+    const holder = Model.holderText(held);
     return [`block ${block} went to ${holder}`, `${block}: ${holder}`];
   }
 
@@ -179,24 +179,34 @@ const Tokens = (() => {
     context.fillText(text, LABELS - 8, y + STEP / 2 - 2);
   }
 
-  // Where the settled and the computed tokens end.
+  // Where the settled and the computed tokens end. Beside each other, settled to the left; in one text where these would overlap.
   function marks({ computed, settled }, height) {
-    const draw = (tokens, text, colour, wanted) => {
-      const at = scale(tokens);
-      if (at < LABELS - 1 || at > View.width()) return;
-      context.font = "bold " + SMALL;
-      const wide = context.measureText(text).width + 6, fits = { left: at + wide <= View.width(), right: at - wide >= 0 };
-      const align = fits[wanted] ? wanted : wanted === "left" ? "right" : "left";
-      context.strokeStyle = context.fillStyle = Theme.colour(colour);
+    context.font = "bold " + SMALL;
+    context.textBaseline = "middle";
+    const isTight = Math.abs(scale(computed) - scale(settled)) < 4;
+    const all = isTight ? [mark(settled, `settled = computed = ${computed}`, "good", true)]
+      : [mark(settled, `settled ${settled}`, "good", true), mark(computed, `computed ${computed}`, "dim", false)];
+    const seen = all.filter((each) => each.at >= LABELS - 1 && each.at <= View.width());
+    for (const { at, colour } of seen) {
+      context.strokeStyle = Theme.colour(colour);
       context.setLineDash(colour === "dim" ? [4, 3] : []);
       Canvas.line(context, at, 14, at, height - 4);
       context.setLineDash([]);
-      context.textAlign = align;
-      context.fillText(text, at + (align === "left" ? 4 : -4), 9);
-    };
-    const isTight = Math.abs(scale(computed) - scale(settled)) < 4;
-    draw(settled, isTight ? `settled = computed = ${computed}` : `settled ${settled}`, "good", "right");
-    if (!isTight) draw(computed, `computed ${computed}`, "dim", "left");
+    }
+    const isCrowded = seen.length === 2 && seen[0].x < seen[1].x + seen[1].wide && seen[1].x < seen[0].x + seen[0].wide;
+    context.textAlign = "left";
+    for (const { x, text, colour } of isCrowded ? [{ ...placed(seen[0].at, seen.map((each) => each.text).join(", "), true), colour: "ink" }] : seen) {
+      context.fillStyle = Theme.colour(colour);
+      context.fillText(text, x, 9);
+    }
+  }
+
+  const mark = (tokens, text, colour, isBefore) => ({ ...placed(scale(tokens), text, isBefore), colour });
+
+  // Before or after a mark, as is wanted; within the picture.
+  function placed(at, text, isBefore) {
+    const wide = context.measureText(text).width;
+    return { at, text, wide, x: Math.min(Math.max(isBefore ? at - 4 - wide : at + 4, 2), View.width() - 2 - wide) };
   }
 
   return { draw, canvas };

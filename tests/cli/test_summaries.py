@@ -235,6 +235,12 @@ def test_a_run_that_failed_says_what_it_found_before(count: int, told: str) -> N
     assert text.startswith(f"# settled: a run failed; {told}\n")
 
 
+def test_a_finding_is_counted_once_under_however_many_contracts() -> None:
+    one = Case(contract="settled", property_name="read_resident", outcome=Outcome.FAILED, told="so", cause="freed[window]")
+    again = replace(one, contract="stream_order", cause="")
+    assert markdown_text([Suite(subject="e", done="d", cases=[one, again])]).startswith("# settled: 1 violation\n")
+
+
 @pytest.mark.parametrize("name", [param for param in RUNS if param.values[0] != "clean"])
 def test_a_finding_has_all_that_a_report_needs(name: str, summaries: Callable[[str], tuple[ElementTree.Element, str]]) -> None:
     root, markdown = summaries(name)

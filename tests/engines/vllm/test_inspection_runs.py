@@ -81,9 +81,8 @@ def _drain(engine: VllmEngine) -> bool:
 
 def _preempt_each_other(engine: VllmEngine) -> bool:
     """In 0.29, in a pool as small as start-up allows, two requests with a consumer take each other's blocks for ever: what one gives back
-    waits behind the fence for its last step, so each makes the other begin again."""
-    running = engine.scheduler.running
-    return len(running) > 1 and all(request.num_preemptions > 100 for request in running)
+    waits behind the fence for its last step, so each makes the other begin again. At times none of them runs."""
+    return sum(request.num_preemptions > 100 for request in engine.scheduler.requests.values()) > 1
 
 
 @pytest.mark.parametrize("name", SETUPS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,6 +23,37 @@ _FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
+
+# Draws the page anew; returns what was filled on a canvas: a text, or "" for a rectangle; from x to x, y, how tall; the colour.
+# In CSS pixels.
+DRAWN = """
+const wanted = document.getElementById(arguments[0]), told = [], context = CanvasRenderingContext2D.prototype;
+const { fillText, fillRect } = context;
+context.fillText = function (text, x, y) {
+  const wide = this.measureText(text).width, from = { left: x, start: x, right: x - wide, center: x - wide / 2 }[this.textAlign];
+  if (this.canvas === wanted) told.push([String(text), from, from + wide, y, 0, this.fillStyle]);
+  fillText.call(this, text, x, y);
+};
+context.fillRect = function (x, y, wide, tall) {
+  if (this.canvas === wanted) told.push(["", x, x + wide, y, tall, this.fillStyle]);
+  fillRect.call(this, x, y, wide, tall);
+};
+Main.draw();
+Object.assign(context, { fillText, fillRect });
+return told;
+"""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A text, from its left to its right end, or a rectangle, whose text is empty; `y` is the middle of the one, the top of the other."""
+
+    text: str
+    begin: float
+    end: float
+    y: float
+    tall: float
+    colour: str
 
 
 def missing() -> str:
@@ -81,3 +113,8 @@ def messages(driver: Any) -> list[str]:
 def text(driver: Any, element: str) -> str:
     """What an element shows."""
     return str(driver.execute_script("return document.getElementById(arguments[0]).innerText", element))
+
+
+def drawn(driver: Any, canvas: str) -> list[Drawn]:
+    """All that is filled on a canvas, in the order of drawing."""
+    return [Drawn(*each) for each in driver.execute_script(DRAWN, canvas)]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import opened, pressed, text
+from browser import Drawn, drawn, opened, pressed, text
 from hostile import hostile_trace
 from traces import Trace, recorded, short_trace
 
@@ -19,37 +18,6 @@ from settled.proofs.showing.page import page_of
 from settled.proofs.showing.timeline import timeline_of
 
 pytestmark = [pytest.mark.browser, pytest.mark.usefixtures("nothing_is_logged")]
-
-# Draws the page anew; returns what was filled on a canvas: a text, or "" for a rectangle; from x to x, y, in CSS pixels; the colour.
-DRAWN = """
-const wanted = document.getElementById(arguments[0]), told = [], context = CanvasRenderingContext2D.prototype;
-const { fillText, fillRect } = context;
-context.fillText = function (text, x, y) {
-  const wide = this.measureText(text).width, from = { left: x, start: x, right: x - wide, center: x - wide / 2 }[this.textAlign];
-  if (this.canvas === wanted) told.push([String(text), from, from + wide, y, this.fillStyle]);
-  fillText.call(this, text, x, y);
-};
-context.fillRect = function (x, y, wide, tall) {
-  if (this.canvas === wanted) told.push(["", x, x + wide, y, this.fillStyle]);
-  fillRect.call(this, x, y, wide, tall);
-};
-Main.draw();
-Object.assign(context, { fillText, fillRect });
-return told;
-"""
-
-
-@dataclass(frozen=True)
-class Drawn:
-    text: str
-    begin: float
-    end: float
-    y: float
-    colour: str
-
-
-def drawn(driver: Any, canvas: str) -> list[Drawn]:
-    return [Drawn(*each) for each in driver.execute_script(DRAWN, canvas)]
 
 
 def texts(driver: Any, canvas: str) -> list[str]:

@@ -103,9 +103,8 @@ def _chapters(
         told.append(Chapter(at, _breach(timeline, violation, at), True))
     if part is not None and part.start < part.scheduled:
         told += _rejections(timeline, part)
-    if part is not None and part.end is not None:
-        read = f"only here the host knows that step {step} is over" if part.end > at else f"step {step} is processed"
-        told.append(Chapter(part.end, read))
+    if part is not None and part.end is not None and part.end > at:
+        told.append(Chapter(part.end, f"only here the host knows that step {step} is over"))
     told.sort(key=lambda chapter: chapter.position)
     if not any(chapter.is_it for chapter in told):
         told = [Chapter(each.position, each.text, each.position == at) for each in told]

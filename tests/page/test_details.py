@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from hostile import hostile_trace
-from traces import recorded
+from hostile import CONTROL, MARKUP
+from traces import recorded, short_trace
 
 from settled.model import events as ev
+from settled.model.disciplines import DISCIPLINES
 from settled.model.properties import Contract
 from settled.model.specs import KVCacheSpec, SinkWindowSpec, SlidingWindowSpec
 from settled.model.trace_io import printable
@@ -153,6 +155,16 @@ def test_only_a_prune_is_explained_by_counters() -> None:
     assert why(ev.Preempt(request="A"), release(0, 1, "preempt")) == {False}
 
 
+def test_a_step_that_miscounts_is_told_in_two_chapters() -> None:
+    timeline = timeline_of(short_trace(DISCIPLINES["undrained"], 3), "counters")
+    position, violation = next(each for each in timeline.violations if each[1].property == "counters_symmetric")
+    told = tell(timeline, position, violation)
+    assert [(chapter.text, chapter.is_it) for chapter in told.chapters] == [
+        ("step 0 of r0 is scheduled: tokens [0, 1)", False),
+        ("step 0 processed: r0 1 sampled", True),
+    ]
+
+
 def test_what_became_certain_later_is_marked_where_it_happened() -> None:
     timeline = timeline_of(recorded("v0.25.1-min-spec-reject"), "recorded")
     first = page_data(timeline)["violations"][0]
@@ -202,10 +214,19 @@ def traced(timeline: Timeline) -> list[dict[str, Any]]:
 
 
 def test_no_text_of_a_page_obeys_a_terminal_or_turns_the_writing() -> None:
-    data = page_data(timeline_of(hostile_trace(), "hostile"))
-    assert any(
-        printable(text) != text for text in [json.loads(each) for each in data["events"].pop("json")][2].values()
-    )  # which the page spells
+    """Nor do the chapters of a violation. The event itself is spelt by the page."""
+    name = MARKUP + CONTROL
+    part = ev.ScheduledRequest(request=name, start=0, tokens=5, drafts=0, new_blocks=((1, 2),), resumed=False)
+    events: list[ev.Event] = [
+        config(),
+        ev.Add(request=name, prompt_tokens=5),
+        replace(allocate(1, 2), request=name),
+        ev.Schedule(step=1, requests=(part,)),
+        replace(release(0, 1), request=name),
+    ]
+    data = page_data(timeline_of(list(enumerate(events, start=1)), f"source {CONTROL}", Contract.SETTLED))
+    assert len(data["violations"]) == 1
+    assert [json.loads(text)["request"] for text in data["events"].pop("json")[1:3]] == [name, name]
     assert [text for text in strings(data) if printable(text) != text] == []
 
 

@@ -132,6 +132,7 @@ def test_nothing_is_missed_before_it_is_gone(driver: Any, tmp_path: Path) -> Non
     for at in (6, 7):
         go(driver, at)
         seen[at] = [each for each in drawn(driver, "tokens") if each.colour == bad]
+    assert "next step" not in texts(driver, "tokens")  # a step in flight reads it
     assert seen[6] == []
     assert len(seen[7]) > 2
     assert "block 5 is free" in {each.text for each in seen[7]}

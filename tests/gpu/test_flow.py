@@ -134,10 +134,11 @@ def test_a_device_whose_streams_wait_for_each_other_shows_no_torn_read(tmp_path:
 
 def test_a_fence_that_does_not_hold_is_found_out(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CudaDevice, "wait", lambda device, stream, event: None)
+    monkeypatch.setattr(torn_read, "CLOSED_SECONDS", torn_read.SECONDS)  # until the load ends, however busy this machine is
     torn_read.run(bench)
-    said = bench.report.failures
-    assert said[-1].startswith("fenced: 1 of 1 rows garbled")
-    assert set(said[:-1]) <= {"fenced: the load did not wait for the kernel"}  # unless this machine was too busy to look in time
+    unfenced_load, garbled = bench.report.failures
+    assert unfenced_load == "fenced: the load did not wait for the kernel"
+    assert garbled.startswith("fenced: 1 of 1 rows garbled")
 
 
 def test_a_peer_that_computes_something_else_is_told(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

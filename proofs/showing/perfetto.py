@@ -68,7 +68,7 @@ def _host(timeline: Timeline) -> list[dict[str, Any]]:
         told.append(
             {
                 "ph": "i",
-                "s": "g",
+                "s": "t",  # of its thread: Perfetto puts an instant of the whole trace on a track of its own, without a name
                 "pid": HOST,
                 "tid": VIOLATIONS,
                 "ts": (position if at is None else at) * MICROSECONDS_AN_EVENT,

@@ -413,6 +413,33 @@ def test_a_store_reads_what_is_settled_behind_the_step_that_writes_it(worker: Wo
     assert bool(waits(log, FIRST_TRANSFER)) is waited
 
 
+def stored_lengths(*events: Event) -> list[int]:
+    (launch,) = launches(lower((config(depth=3), *events)), LaunchKind.STORE)
+    assert isinstance(launch.work, TransferWork)
+    return [len(slots.tags) for slots in launch.work.slots]
+
+
+def test_a_store_of_a_resumed_request_waits_for_no_stale_step_to_call_tokens_settled() -> None:
+    """Step 2 is stale and began at 6; what the new generation has in flight begins at 0."""
+    again = (
+        *START,
+        process(1, ("a", 0)),
+        schedule(2, ("a", 6, 1, 0, ())),
+        Preempt(request="a", output="drop"),
+        allocate("a", 0, 5, 6),
+        schedule(3, ("a", 0, 4, 0, (5, 6)), resumed=True),
+    )
+    ahead = schedule(4, ("a", 4, 2, 0, ()))
+    store = Store(job=7, request="a", blocks=((5, 6),), after=(After(step=3),))
+    assert stored_lengths(*again, ahead, store) == []
+    assert stored_lengths(*again, ahead, process(2, ("a", 0)), process(3, ("a", 0)), store) == [4]
+
+
+def test_a_store_at_the_end_brings_nothing_that_was_in_flight() -> None:
+    ended = (*START, process(1, ("a", 0)), schedule(2, ("a", 6, 2, 1, ())), Finish(request="a", reason="abort"))
+    assert stored_lengths(*ended, Store(job=7, request="a", blocks=((1, 2),), after=(After(step=1),))) == [4, 2]
+
+
 def test_a_request_that_ends_before_its_first_step_stores_what_it_hit() -> None:
     ended = (
         *START,

@@ -124,6 +124,53 @@ def test_a_load_behind_a_hit_leaves_the_hit_to_be_looked_up_when_the_step_comes(
     assert [(unpack(tag).request, unpack(tag).version) for tag in part.expected] == [(0, 0)] * 4 + [(1, LOADED)] * 4 + [(1, 0)] * 2
 
 
+SILENT = ("counters",)
+"""Families of a trace that does not tell what is hashed, as TokenSpeed's do not."""
+
+
+def test_where_hashes_are_not_recorded_a_hit_stands_for_what_its_block_holds() -> None:
+    log = lower((config(records=SILENT), *LONG, *hit_of(1, 2, computed=8)))
+    assert [unpack(tag).request for tag in keys(log)[-1].expected] == [0] * 8 + [1] * 2
+    assert len(log.assumptions) == 2
+    assert len(lower((config(records=SILENT), *LONG)).assumptions) == 1, "nothing is hit"
+    assert versions((*LONG, *hit_of(1, 2, computed=8))) == [LOADED] * 8 + [0] * 2, "recorded, and none is hashed"
+
+
+def test_what_a_preempted_request_wrote_stays_in_its_blocks() -> None:
+    left = (
+        *LONG,
+        Preempt(request="a", output="drop"),
+        release("a", 2, 1, indices=(1, 0), cause="preempt"),
+        allocate("a", 0, 3),
+        schedule(2, ("a", 0, 4, 0, (3,)), resumed=True),
+    )
+    found = keys(lower((config(records=SILENT, depth=3), *left, *hit_of(1, 2, computed=8))))[-1]
+    assert [unpack(tag).generation for tag in found.expected[:8]] == [0] * 8
+    copied = (Add(request="b", prompt_tokens=8), allocate("b", 0, 4, 5), Copy(step=9, group=0, source=1, target=4))
+    counted = Computed(request="b", computed=4, cause="hit", stale=False)
+    behind = schedule(9, ("b", 4, 2, 0, (4, 5)))
+    found = keys(lower((config(depth=3), *left, *copied, counted, behind)))[-1]
+    assert [(unpack(tag).request, unpack(tag).generation) for tag in found.expected[:4]] == [(0, 0)] * 4
+
+
+def test_a_request_whose_count_was_lowered_goes_on_in_its_blocks() -> None:
+    lowered = (
+        *LONG,
+        process(1, ("a", 0)),
+        Computed(request="a", computed=4, cause="session", stale=False),
+        schedule(2, ("a", 4, 4, 0, ())),
+    )
+    found = keys(lower((config(records=SILENT, depth=3), *lowered, *hit_of(1, 2, computed=8))))[-1]
+    assert [unpack(tag).generation for tag in found.expected[:8]] == [0] * 4 + [1] * 4
+
+
+def test_blocks_that_may_be_hit_are_not_poisoned() -> None:
+    freed = (*LONG, process(1, ("a", 0)), release("a", 2, 1, indices=(1, 0), cause="finish"))
+    silent = config(records=SILENT)
+    assert not launches(lower((silent, *freed, *hit_of(1, 2, computed=8)), poisons=True), LaunchKind.POISON)
+    assert len(launches(lower((silent, *freed), poisons=True), LaunchKind.POISON)) == 1, "nothing is hit"
+
+
 # ---- generations, failed loads ---------------------------------------------------------------------------------------
 
 

@@ -201,6 +201,16 @@ def test_a_stale_rejection_leaves_the_count_of_the_next_generation() -> None:
         schedule(4, ("a", 6, 1, 0, ())),
     )
     assert unpack(keys(lower((config(depth=3), *counted)))[-1].tags[0]).generation == 1
+    late = (
+        *counted[:5],
+        allocate("a", 0, 5, 6),
+        schedule(3, ("a", 0, 6, 0, (5, 6)), resumed=True),
+        process(1, ("a", 0)),
+        process(2, ("a", 3)),  # the new generation counts 6, as before
+        Computed(request="a", computed=5, cause="session", stale=False),  # a token less: a generation ends
+        schedule(4, ("a", 5, 1, 0, ())),
+    )
+    assert unpack(keys(lower((config(depth=3), *late)))[-1].tags[0]).generation == 2
 
 
 def failing(*after: Event, handles: int = 1) -> tuple[Event, ...]:
@@ -218,6 +228,7 @@ FAILED_COUNT = Computed(request="a", computed=0, cause="load_failed", stale=True
     [
         ((Loaded(job=0, ok=False),), 1, {1, 2}),
         ((Loaded(job=0, ok=False, cancelled=True),), 1, {1, 2}),
+        ((Loaded(job=0, ok=False, cancelled=True, failed=((1,),)),), 1, {1, 2}),
         ((Loaded(job=0, ok=False, failed=((2,),)),), 1, {2}),
         ((Loaded(job=0, ok=False, handle=0, failed=((1,),)), Loaded(job=0, ok=False, handle=1, failed=((2,),))), 2, {1, 2}),
     ],

@@ -511,7 +511,9 @@ def test_which_states_a_step_reads_and_writes(spec: MambaSpec, step: Entry, read
     assert state_use(spec, step) == (read, writes)
 
 
-def test_an_index_that_the_trace_says_is_read_is_read() -> None:
+@pytest.mark.parametrize(("reads", "read"), [((3,), 3), ((2, 3), 1)])
+def test_an_index_that_the_trace_says_is_read_is_read(reads: tuple[int, ...], read: int) -> None:
+    """Of several the kind says which."""
     events = [
         Add(request="a", prompt_tokens=5),
         allocate("a", 1, 1, 2, 3),
@@ -519,10 +521,10 @@ def test_an_index_that_the_trace_says_is_read_is_read() -> None:
         process(1, ("a", 0)),
     ]
     later = schedule(2, ("a", 5, 1, 0, ())).requests[0]
-    told = type(later)(request="a", start=5, tokens=1, drafts=0, new_blocks=((),), resumed=False, reads=((3,),), writes=((1,),))
+    told = type(later)(request="a", start=5, tokens=1, drafts=0, new_blocks=((),), resumed=False, reads=(reads,), writes=((1,),))
     parts = [part for step in shares(lower((config(ALIGN), *events, Schedule(step=2, requests=(told,))))) for part in step]
     assert isinstance(parts[-1], StatesPart)
-    assert parts[-1].read == 3
+    assert parts[-1].read == read
 
 
 # ---- what cannot be placed -------------------------------------------------------------------------------------------

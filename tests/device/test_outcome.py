@@ -17,8 +17,10 @@ from settled.reference.device.judge import states_differing
 from settled.reference.device.mismatches import garbled_of
 from settled.reference.device.numbered import NumberedLog
 from settled.reference.device.ops import HOST, Launch, OpLog
+from settled.reference.device.outcome import NOT_RUN, outcome_before
 from settled.reference.device.payload import mix
 from settled.reference.device.replay import replay, replay_outcome
+from settled.reference.device.rows import rows_of
 
 torch.set_num_threads(1)
 
@@ -62,6 +64,15 @@ def test_one_wrong_thing_of_any_sort_is_not_clean(told: str) -> None:
     clean = {name: torch.zeros(1, dtype=torch.int32) for name in ("wrong", "state_wrong", "store_wrong", "store_differing")}
     assert replace(outcome, **clean).is_clean
     assert not replace(outcome, **{**clean, told: torch.ones(1, dtype=torch.int32)}).is_clean
+
+
+@pytest.mark.parametrize(("name", "sort"), [("sink_window", "wrong"), ("mamba", "state_wrong")])
+def test_what_has_not_run_is_not_clean(name: str, sort: str) -> None:
+    groups = next(each for key, each in GROUPS.items() if name in key)
+    compiled = compile_log(random_log(3, groups, 6, 2, 32, 9))
+    before = getattr(outcome_before(rows_of(compiled), 8, torch.float64), sort)
+    assert len(before)
+    assert int(before.max()) == NOT_RUN
 
 
 def test_a_state_differs_at_the_query_behind_which_it_stands() -> None:

@@ -32,11 +32,12 @@ class Hit(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a block stands in the table of the request that it was allocated to."""
+    """Where a block stands in the table of the request that it was allocated to. `tags`: those of the generation that had it."""
 
     sequence: Sequence
     group: int
     table_index: int
+    tags: list[int]
 
 
 class Tables:
@@ -82,10 +83,12 @@ class Tables:
 
 
 class Blocks:
-    """All blocks of the pool. `hashed`: those in the prefix cache, with what their hash stands for."""
+    """All blocks of the pool. `hashed`: those in the prefix cache, with what their hash stands for. `are_hashes_told`: the trace says
+    which; else a hit stands for what its block holds by its place.
+    """
 
-    def __init__(self, groups: Seq[KVCacheSpec]) -> None:
-        self.groups = groups
+    def __init__(self, groups: Seq[KVCacheSpec], *, are_hashes_told: bool = True) -> None:
+        self.groups, self.are_hashes_told = groups, are_hashes_told
         self.hashed: dict[int, Origin] = {}
         self._places: dict[int, Place] = {}
         self._promised: dict[int, list[int]] = {}  # blocks hashed since the last step of their request was launched, by its list of tags
@@ -93,18 +96,19 @@ class Blocks:
     def allocate(self, tables: Tables, group: int, first_index: int, blocks: Seq[int]) -> None:
         tables.hold(group, first_index, blocks)
         for index, block in enumerate(blocks, first_index):
-            self._places[block] = Place(tables.sequence, group, index)
+            self._places[block] = Place(tables.sequence, group, index, tables.sequence.tags[group])
             self.hashed.pop(block, None)
 
     def touch(self, tables: Tables, group: int, first_index: int, blocks: Seq[int]) -> None:
         """What is not in the prefix cache stands for nothing."""
         tables.hold(group, first_index, blocks)
-        tables.hits += [Hit(group, index, self.hashed.get(block)) for index, block in enumerate(blocks, first_index)]
+        stands_for = self.hashed.get if self.are_hashes_told else self._in_place
+        tables.hits += [Hit(group, index, stands_for(block)) for index, block in enumerate(blocks, first_index)]
 
     def move(self, tables: Tables, group: int, from_index: int, to_index: int, block: int) -> None:
         tables.release(group, (from_index,), (block,))
         tables.hold(group, to_index, (block,))
-        self._places[block] = Place(tables.sequence, group, to_index)
+        self._places[block] = Place(tables.sequence, group, to_index, tables.sequence.tags[group])
 
     def copy(self, group: int, source: int, target: int, tables: Mapping[str, Tables]) -> None:
         """The request that owns the target takes over what the source holds."""
@@ -112,7 +116,17 @@ class Blocks:
         if place is not None:
             tables[place.sequence.name].hits.append(Hit(group, place.table_index, self.hashed.get(source) or self._in_place(source)))
 
+    def may_be_hit(self, blocks: Iterable[int]) -> Iterable[int]:
+        """Those of the blocks, and perhaps others, whose contents somebody may still take over."""
+        return self.hashed if self.are_hashes_told else blocks
+
     # ---- what blocks hold --------------------------------------------------------------------------------------------
+
+    def go_on(self, sequence: Sequence) -> None:
+        """Its generation has ended, and it keeps its table: what it writes from now on stands in its blocks, too."""
+        self._places.update(
+            {block: place._replace(tags=sequence.tags[place.group]) for block, place in self._places.items() if place.sequence is sequence}
+        )
 
     def place_of(self, block: int) -> Place | None:
         return self._places.get(block)
@@ -123,7 +137,7 @@ class Blocks:
         if place is None:
             return None
         size = self.groups[place.group].block_size
-        return Origin(place.sequence.tags[place.group], place.table_index * size, (place.table_index + 1) * size)
+        return Origin(place.tags, place.table_index * size, (place.table_index + 1) * size)
 
     def take_hits(self, tables: Tables, *, so_far: bool = False) -> None:
         """The request's contents are those of the blocks that it took over, as far as it counts them as computed.

@@ -20,7 +20,7 @@ class Sequence:
         self._versions: list[int] = []  # how often this generation has written a position
         self._same: dict[int, list[int]] = {}  # positions that are computed again and come out as they were, per group
         self._failed: list[dict[int, int]] = [{} for _ in range(num_groups)]  # by position: what a failed load left there
-        self._failed_state: dict[int, tuple[int, int]] = {}  # by group: (tokens, tag) of a state that a load did not bring
+        self._failed_state: dict[int, tuple[int, ...]] = {}  # by group: of what a state is made that a load did not bring
         self._bases = self._new_bases()
 
     def _new_bases(self) -> list[int]:
@@ -110,10 +110,10 @@ class Sequence:
         return garbage
 
     def fail_state(self, group: int, tokens: int) -> tuple[int, ...]:
-        """A load leaves garbage where the state after `tokens` tokens should be."""
-        tag = self._bases[group] + FAILED * VERSION_STEP + tokens
-        self._failed_state[group] = tokens, tag
-        return (tag,)
+        """A load leaves garbage where the state after `tokens` tokens should be: a state made of as many others."""
+        base = self._bases[group] + FAILED * VERSION_STEP
+        self._failed_state[group] = tuple(range(base, base + tokens))
+        return self._failed_state[group]
 
     def with_failures(self, group: int, first: int, tags: list[int]) -> list[int]:
         """The tags of positions from `first` on, as a step finds them that ran on a failed load."""
@@ -122,7 +122,5 @@ class Sequence:
 
     def state_with_failures(self, group: int, tags: list[int]) -> list[int]:
         """The same of a state."""
-        if group not in self._failed_state:
-            return tags
-        tokens, tag = self._failed_state[group]
-        return [tag, *tags[tokens:]]
+        failed = self._failed_state.get(group, ())
+        return [*failed, *tags[len(failed) :]]

@@ -121,6 +121,7 @@ class _Reader:
                 _end_generation(request, stale=True, delivered=event.output != "drop")
             case Finish():
                 request = self._request(line, event.request)
+                request.computed = _settled(request)  # nothing of what is in flight is ever counted
                 _end_generation(request, stale=True, delivered=False)
                 for entry in request.unprocessed:  # those that a preemption made stale, too
                     entry.is_delivered = False
@@ -132,7 +133,7 @@ class _Reader:
                 self._within_step(line, event.step)
             case Store():
                 request = self._request(line, event.request)
-                self.foresight.settled[line] = request.unprocessed[0].start if request.unprocessed else request.computed
+                self.foresight.settled[line] = _settled(request)
                 self._within_step(line, event.step)
             case Loaded():
                 self._loaded(event)
@@ -205,6 +206,11 @@ class _Reader:
             self.foresight.failed[event.job] = known.union(*event.failed)
         elif not event.ok:
             self.foresight.failed[event.job] = None
+
+
+def _settled(request: _Request) -> int:
+    """The true start of the oldest unprocessed step that is not stale, of the next step if there is none."""
+    return next((entry.start for entry in request.unprocessed if not entry.is_stale), request.computed)
 
 
 def _end_generation(request: _Request, *, stale: bool, delivered: bool) -> None:

@@ -38,7 +38,7 @@ from settled.model.specs import MambaSpec
 from settled.reference.device.blocks import Blocks, Tables
 from settled.reference.device.contents import Sequence
 from settled.reference.device.enqueuing import Enqueuer
-from settled.reference.device.foresight import Foresight, LoweringError, NoSuchTokenError, look_ahead
+from settled.reference.device.foresight import LoweringError, NoSuchTokenError, look_ahead
 from settled.reference.device.ops import COMPUTE, HOST, BlocksWork, CopyWork, FillWork, LaunchKind, OpLog, StepWork
 from settled.reference.device.parts import Parts, Share, add_keys, add_states
 from settled.reference.device.reading import UnreadableKindError, reading_of
@@ -55,19 +55,28 @@ def lower(events: Seq[Event], *, worker: Worker = RIGHT_WORKER, poisons: bool = 
     """
     if not events or not isinstance(events[0], Config):
         raise LoweringError(1, "a trace begins with its config")
-    lowering = _Lowering(events[0], look_ahead(events), worker, poisons=poisons)
+    lowering = _Lowering(events, events[0], worker, poisons=poisons)
     for line, event in enumerate(events[1:], start=2):
         lowering.take(line, event)
     return lowering.log
 
 
+def _are_hashes_told(events: Seq[Event], config: Config) -> bool:
+    """Some recorders do without saying so; where nothing is hit nobody asks."""
+    return (
+        "content" in config.records
+        or any(isinstance(event, Cache) for event in events)
+        or not any(isinstance(event, Touch) for event in events)
+    )
+
+
 class _Lowering:
-    def __init__(self, config: Config, foresight: Foresight, worker: Worker, *, poisons: bool) -> None:
-        self.config, self.foresight, self.worker = config, foresight, worker
+    def __init__(self, events: Seq[Event], config: Config, worker: Worker, *, poisons: bool) -> None:
+        self.config, self.foresight, self.worker = config, look_ahead(events), worker
         num_staging = config.max_in_flight_steps if worker.staging_ring else 1
         self.log = OpLog(config.groups, config.num_blocks, num_staging)
         self.queue = Enqueuer(self.log, poisons=poisons)
-        self.blocks = Blocks(config.groups)
+        self.blocks = Blocks(config.groups, are_hashes_told=_are_hashes_told(events, config))
         self.tables: dict[str, Tables] = {}
         self.known_steps: set[int] = set()
         self.step_events: dict[int, int] = {}
@@ -80,10 +89,12 @@ class _Lowering:
             self.readings = [None if isinstance(spec, MambaSpec) else reading_of(spec) for spec in config.groups]
         except (MaskError, UnreadableKindError) as error:
             raise LoweringError(1, str(error)) from error
-        self.transferring = Transferring(self.queue, self.blocks, foresight, worker)
+        self.transferring = Transferring(self.queue, self.blocks, self.foresight, worker)
         if "order" not in config.records:
             self.log.assumptions.append("the trace does not record what the device waits for: a store waits for the latest step")
             self.transferring.stores_wait_for_latest = True
+        if not self.blocks.are_hashes_told:
+            self.log.assumptions.append("the trace does not record what is hashed: a hit stands for what its block was last written with")
 
     def take(self, line: int, event: Event) -> None:
         match event:
@@ -125,6 +136,8 @@ class _Lowering:
         if line in self.foresight.restarts:
             same = isinstance(event, Computed) and event.cause in ("last_token", "replay")
             tables.sequence.restart(computed, same=same)
+            if not isinstance(event, Preempt):
+                self.blocks.go_on(tables.sequence)
         if isinstance(event, Preempt):
             tables.begin_again()
         tables.sequence.fill(computed)
@@ -146,9 +159,9 @@ class _Lowering:
                 if event.cause != "deferred":
                     self._tables_of(line, event.request).release(event.group, event.indices, event.blocks)
                 if event.freed:
-                    self.queue.free(event.freed, blocks.hashed, line)
+                    self.queue.free(event.freed, blocks.may_be_hit(event.freed), line)
             case Drop() if event.freed:
-                self.queue.free(event.freed, blocks.hashed, line)
+                self.queue.free(event.freed, blocks.may_be_hit(event.freed), line)
             case Cache():
                 blocks.cache(event.entries, self.tables)
             case Evict():

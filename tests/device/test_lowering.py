@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -241,6 +242,12 @@ def test_stale_output_that_is_to_be_delivered_counts_unless_the_request_has_ende
     ended = Finish(request="a", reason="abort")
     assert [part.is_delivered for part in keys(lower((config(), *START, ended)))] == [False]
     assert [part.is_delivered for part in keys(lower((config(), *delivering, ended)))] == [False]
+    later = Computed(request="a", computed=0, cause="session", stale=True)
+    assert [part.is_delivered for part in keys(lower((config(), *delivering, later)))] == [True], "stale already, and still delivered"
+
+
+def test_a_step_of_nobody_is_no_forward_pass() -> None:
+    assert not lower((config(), schedule(1), process(1))).ops
 
 
 def test_rows_only_grow_unless_the_worker_is_told_of_nulls() -> None:
@@ -413,6 +420,33 @@ def test_a_store_reads_what_is_settled_behind_the_step_that_writes_it(worker: Wo
     assert bool(waits(log, FIRST_TRANSFER)) is waited
 
 
+def stored_lengths(*events: Event) -> list[int]:
+    (launch,) = launches(lower((config(depth=3), *events)), LaunchKind.STORE)
+    assert isinstance(launch.work, TransferWork)
+    return [len(slots.tags) for slots in launch.work.slots]
+
+
+def test_a_store_of_a_resumed_request_waits_for_no_stale_step_to_call_tokens_settled() -> None:
+    """Step 2 is stale and began at 6; what the new generation has in flight begins at 0."""
+    again = (
+        *START,
+        process(1, ("a", 0)),
+        schedule(2, ("a", 6, 1, 0, ())),
+        Preempt(request="a", output="drop"),
+        allocate("a", 0, 5, 6),
+        schedule(3, ("a", 0, 4, 0, (5, 6)), resumed=True),
+    )
+    ahead = schedule(4, ("a", 4, 2, 0, ()))
+    store = Store(job=7, request="a", blocks=((5, 6),), after=(After(step=3),))
+    assert stored_lengths(*again, ahead, store) == []
+    assert stored_lengths(*again, ahead, process(2, ("a", 0)), process(3, ("a", 0)), store) == [4]
+
+
+def test_a_store_at_the_end_brings_nothing_that_was_in_flight() -> None:
+    ended = (*START, process(1, ("a", 0)), schedule(2, ("a", 6, 2, 1, ())), Finish(request="a", reason="abort"))
+    assert stored_lengths(*ended, Store(job=7, request="a", blocks=((1, 2),), after=(After(step=1),))) == [4, 2]
+
+
 def test_a_request_that_ends_before_its_first_step_stores_what_it_hit() -> None:
     ended = (
         *START,
@@ -477,14 +511,15 @@ def test_steps_on_a_failed_load_whose_output_is_delivered_are_not_excused() -> N
     assert part.is_delivered
 
 
-def test_the_last_token_of_a_loaded_prompt_is_computed_again_to_the_same_bytes() -> None:
+@pytest.mark.parametrize("cause", ["last_token", "replay"])
+def test_tokens_that_are_computed_again_come_out_as_they_were(cause: Any) -> None:
     whole = (
         Add(request="a", prompt_tokens=8),
         allocate("a", 0, 1, 2),
         Computed(request="a", computed=8, cause="external", stale=False),
         Load(job=0, request="a", blocks=((1, 2),)),
         Loaded(job=0, ok=True),
-        Computed(request="a", computed=7, cause="last_token", stale=False),
+        Computed(request="a", computed=7, cause=cause, stale=False),
         schedule(1, ("a", 7, 1, 0, (1, 2))),
     )
     (part,) = keys(lower((config(), *whole)))

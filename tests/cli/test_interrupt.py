@@ -8,6 +8,7 @@ import sys
 SCRIPT = """
 import signal, time
 from settled.proofs.cli.interrupt import interruptible
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a process in a script's background does not begin with
 reached = []
 foreign = {"__name__": "MODULE.z3core", "signal": signal, "reached": reached}
 exec("def call():\\n  signal.raise_signal(signal.SIGINT)\\n  reached.append('the foreign call ended')", foreign)

@@ -136,7 +136,7 @@ def process(*arguments: str) -> subprocess.Popen[bytes]:
 def test_a_folder_that_cannot_be_made_is_bad_input(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with process("--runs", "1", "--corpus", str(tmp_path / "file" / "below")) as started:
-        stdout, stderr = started.communicate(timeout=60)
+        stdout, stderr = started.communicate(timeout=240)
     assert started.returncode == 2
     assert stdout == b""
     assert stderr.decode().startswith(f"settled fuzz: {tmp_path}/file/below: Not a directory\n  hint: ")
@@ -145,7 +145,7 @@ def test_a_folder_that_cannot_be_made_is_bad_input(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
 def test_a_folder_that_cannot_be_written_is_bad_input() -> None:
     with process("--runs", "1", "--corpus", "/proc/self") as started:
-        stdout, stderr = started.communicate(timeout=60)
+        stdout, stderr = started.communicate(timeout=240)
     assert started.returncode == 2
     assert stdout == b""
     assert re.fullmatch(rb"settled fuzz: /proc/self: [A-Z][a-z ]+\n  hint: .+\n", stderr)
@@ -157,7 +157,7 @@ def test_an_interrupt_keeps_what_was_found(tmp_path: Path) -> None:
         started.stdout.readline()  # the first finding has been told
         started.stdout.readline()  # and written and shrunk
         started.send_signal(signal.SIGINT)
-        _, stderr = started.communicate(timeout=60)
+        _, stderr = started.communicate(timeout=240)
     assert (started.returncode, stderr.splitlines()[0]) == (130, b"settled fuzz: interrupted")
     assert not list(tmp_path.glob("*.part"))
     kept = list(tmp_path.glob("*.json"))

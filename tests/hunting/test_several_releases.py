@@ -27,7 +27,7 @@ from settled.proofs.hunting.worker import EXIT_ALONE
 
 COMMAND = "from settled.proofs.cli.main import main; main()"
 TWO = ["hunt", "reference", "--releases", "optimistic,settled", "--mix", "windows"]
-SECONDS_MAX = 30.0
+SECONDS_MAX = 120.0
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
 
 

@@ -40,7 +40,7 @@ class Folder:
         probe = path / ".writable"
         try:
             probe.write_text("", encoding="utf-8")
-            probe.unlink()
+            probe.unlink(missing_ok=True)  # another command may look at the same folder
         except OSError as error:  # the folder is there: where none can be made in it, it is not a path that is missing
             why = errno.EACCES if error.errno == errno.ENOENT else error.errno or errno.EIO
             raise OSError(why, os.strerror(why), str(path)) from error
@@ -60,6 +60,28 @@ class Folder:
                 with suppress(OSError):
                     part.unlink()
                 raise
+
+
+def make_room(path: Path) -> None:
+    """Sees to it that a file can be written later: before a long run, not after it. Raises OSError."""
+    if not _is_written_through(path):
+        Folder(path.parent)
+
+
+def write_file(path: Path, text: str) -> None:
+    """A file that a user names, as a whole or not at all; its folder is made if it is not there. Raises OSError.
+
+    A link, a device or a pipe is written to: a file that took its place would be no help, and /dev/stdout would be gone.
+    """
+    if not _is_written_through(path):
+        Folder(path.parent).replace(path, text)
+        return
+    with naming(path):
+        path.write_text(text, encoding="utf-8")
+
+
+def _is_written_through(path: Path) -> bool:
+    return path.is_symlink() or (path.exists() and not path.is_file())
 
 
 def read_json(path: Path, parse: Callable[[dict[str, Any]], _Finding]) -> _Finding:

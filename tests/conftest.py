@@ -10,8 +10,10 @@ from pathlib import Path
 for folder in ("agreement", "cli", "device", "device/cuda", "gpu", "hunting", "monitor", "page", "quality", "engines/vllm"):
     sys.path.insert(0, str(Path(__file__).parent / folder))
 
-# Some tests start commands as processes of their own. A shell that forbids writing bytecode would have each of them compile everything.
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# What a shell or a CI system may have set, and tests and the commands that they start would heed: colours where texts are compared (some
+# set FORCE_COLOR for every job), another encoding. One that forbids writing bytecode would have each command compile everything.
+for name in ("FORCE_COLOR", "PYTHONIOENCODING", "PYTHONWARNINGS", "PYTHONDONTWRITEBYTECODE", "SETTLED_TRACE", "SETTLED_TRACEBACK"):
+    os.environ.pop(name, None)
 
 PACKAGES = {"vllm": "vllm", "tokenspeed": "tokenspeed_scheduler"}  # by the folder in tests/engines; `pytest -m engines` runs all of them
 LEFT_OUT = [folder for folder, package in PACKAGES.items() if find_spec(package) is None]

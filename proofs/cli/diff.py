@@ -63,7 +63,7 @@ def diff(
 
     With --device cuda each workload also runs on the device, in natural timing and in the orders that the CPU tries: digests, counts and
     first wrong positions must be the CPU's, garbled or not, and right outputs bit-identical to contiguous memory on the device.
-    With --trace: 0 if nothing races and nothing is read wrong in any order that is tried, 1 otherwise.
+    With --trace: 0 if nothing races and nothing is read wrong in any order that is tried, 3 if it has no step, 1 otherwise.
     With --exhaustive nothing may be garbled in some orders only without a race (1), and every kind of race must garble something (3).
     """
     if path is not None and (rows or exhaustive):

@@ -96,25 +96,31 @@ def run(
 ) -> Exit:
     """Runs what the corpus keeps, then a campaign a discipline; `runs` and `seconds` are for each of them. Raises OSError, CorpusError.
 
-    An interrupt passes through; as JSON, what has been found until then is printed first.
+    An interrupt passes through; what has been found until then is printed first if as JSON, and summarised.
     """
+    summaries.make_room()
     corpus = Corpus(folder) if folder is not None else None
     session = _Session(make_console(), contract, corpus, Pages(pages) if pages is not None else None, as_json)
     began = time.perf_counter()
     if session.corpus is not None:
         _rerun(session, session.corpus, disciplines)
+
+    def summarise(error: str = "") -> None:
+        still = [entry for entry, is_still in session.kept if is_still]
+        summaries.write(lambda: suites_of_fuzz(contract, seed, session.done, still, session.traces, error))
+
     try:
         _campaigns(session, disciplines, runs=runs, seconds=seconds, seed=seed, jobs=jobs)
     except KeyboardInterrupt:
         if as_json:
             click.echo(json.dumps(_report(session, seed, EXIT_INTERRUPTED), indent=2))
+        summarise("interrupted")
         raise
     if as_json:
         click.echo(json.dumps(_report(session, seed, session.exit), indent=2))
     else:
         _print_summary(session, seed, time.perf_counter() - began)
-    still = [entry for entry, is_still in session.kept if is_still]
-    summaries.write(lambda: suites_of_fuzz(contract, seed, session.done, still, session.traces))
+    summarise()
     return session.exit
 
 

@@ -63,6 +63,7 @@ def run(plan: Plan, *, folder: Path | None, pages: Path | None = None, as_json: 
 
     What has been found until then is kept, and printed as JSON if asked for, before an interrupt or a HarnessError of a workload passes on.
     """
+    summaries.make_room()
     console, corpus = make_console(), HuntCorpus(folder) if folder is not None else None
     session = _Session(console, plan, Teller(console, corpus, pages=Pages(pages) if pages is not None else None, is_quiet=as_json))
     try:

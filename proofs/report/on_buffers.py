@@ -46,7 +46,9 @@ def run(path: Path, contract: Contract | None, *, seed: int, log_path: Path | No
     if log_path is not None:
         with naming(log_path), log_path.open("w", encoding="utf-8") as out:
             write_log(log, out)
-    code = Exit.HOLDS if _is_clean(outcome) and _is_clean(told) else Exit.VIOLATED
+    code = Exit.VIOLATED
+    if _is_clean(outcome) and _is_clean(told):
+        code = Exit.HOLDS if outcome.steps else Exit.UNKNOWN  # nothing was run
     if as_json:
         facts = {"trace": str(path), "contract": contract.value, "assumptions": log.assumptions}
         workers = {"rows_only_grow": _as_dict(outcome), "told_of_nulls": _as_dict(told)}

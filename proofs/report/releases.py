@@ -38,6 +38,7 @@ def run(
     plans: Sequence[Plan], *, folder: Path | None, pages: Path | None = None, as_json: bool, summaries: SummaryFiles = NO_SUMMARIES
 ) -> int:
     """One hunt for each plan. Raises OSError. Exit code 2 if a process failed, else 1 if anything is violated."""
+    summaries.make_room()
     console, corpus = make_console(), HuntCorpus(folder) if folder is not None else None
     teller, counts = (
         Teller(console, corpus, pages=Pages(pages) if pages is not None else None, is_quiet=as_json, has_pictures=False),

@@ -120,9 +120,12 @@ def _other_cases(plan: Plan, progress: Progress) -> Iterator[Case]:
 
 
 def suites_of_fuzz(
-    contract: Contract, seed: int, done: Mapping[str, FuzzProgress], kept: Sequence[Entry], traces: Mapping[str, Path]
+    contract: Contract, seed: int, done: Mapping[str, FuzzProgress], kept: Sequence[Entry], traces: Mapping[str, Path], error: str = ""
 ) -> list[Suite]:
-    """A suite a discipline. `kept`: findings of earlier runs that are still violated. `traces`: files of findings, by their names."""
+    """A suite a discipline. `kept`: findings of earlier runs that are still violated. `traces`: files of findings, by their names.
+
+    `error`: why the last of them ended before it was over.
+    """
     suites = []
     for name, progress in done.items():
         entries = [*[entry for entry in kept if entry.discipline.name == name], *progress.entries.values()]
@@ -134,6 +137,8 @@ def suites_of_fuzz(
                 told = "" if is_judged else "no run was judged to its end"
                 outcome = Outcome.PASSED if is_judged else Outcome.SKIPPED
                 cases.append(Case(contract=contract.value, property_name=each.value, outcome=outcome, told=told))
+        if error and progress is list(done.values())[-1]:
+            cases.append(Case(contract=contract.value, property_name="harness", outcome=Outcome.ERROR, told=error))
         told_done = f"{progress.runs} runs, seed {seed}, {progress.operations} operations"
         suites.append(Suite(subject=f"settled.reference, discipline {name}", done=told_done, cases=cases))
     return suites

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from settled.proofs.folder import Folder
+from settled.proofs.folder import make_room, write_file
 
 
 class Outcome(StrEnum):
@@ -58,15 +58,20 @@ class SummaryFiles:
     junit: Path | None = None
     markdown: Path | None = None
 
+    def make_room(self) -> None:
+        """Before a run that may take hours. Raises OSError where one of them could not be written after it."""
+        for path in filter(None, (self.junit, self.markdown)):
+            make_room(path)
+
     def write(self, suites: Callable[[], Sequence[Suite]]) -> None:
         """Writes those that are wanted, each as a whole or not at all; asks for the suites only if one is. Raises OSError."""
         from settled.proofs.report.junit import junit_text
         from settled.proofs.report.markdown import markdown_text
 
         if self.junit is not None:
-            Folder(self.junit.parent).replace(self.junit, junit_text(suites()))
+            write_file(self.junit, junit_text(suites()))
         if self.markdown is not None:
-            Folder(self.markdown.parent).replace(self.markdown, markdown_text(suites()))
+            write_file(self.markdown, markdown_text(suites()))
 
 
 NO_SUMMARIES = SummaryFiles()

@@ -10,7 +10,7 @@ from settled.model.events import Event
 from settled.model.monitor import ALL_PROPERTIES
 from settled.model.properties import Contract, Property
 from settled.model.trace_io import TraceError
-from settled.proofs.folder import Folder, naming
+from settled.proofs.folder import Folder, write_file
 from settled.proofs.showing.data import About
 from settled.proofs.showing.page import page_of
 from settled.proofs.showing.perfetto import perfetto_of
@@ -40,16 +40,8 @@ def write_pictures(timeline: Timeline, files: Files) -> list[Path]:
     ]
     for path, make in makers:
         if path is not None:
-            _write(path, make(timeline))
+            write_file(path, make(timeline))
     return files.wanted
-
-
-def _write(path: Path, text: str) -> None:
-    if path.exists() and not path.is_file():  # a device or a pipe is written to; a file that took its place would be no help
-        with naming(path):
-            path.write_text(text, encoding="utf-8")
-        return
-    Folder(path.parent).replace(path, text)
 
 
 class Pages:

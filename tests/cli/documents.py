@@ -105,7 +105,9 @@ def _run(command: str) -> str:
     program, *arguments = shlex.split(command)
     if command.startswith(ALONE):
         started = [sys.executable, "-c", _SETTLED, *arguments]
-        return subprocess.run(started, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, encoding="utf-8", check=False).stdout
+        ours = {**os.environ, "PYTHONUTF8": "1"}
+        done = subprocess.run(started, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=ours, encoding="utf-8", check=False)
+        return done.stdout
     if program == "settled":
         return CliRunner().invoke(cli, arguments).output
     if program == "ls":

@@ -29,11 +29,11 @@ def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def spoil(place: Path, name: str, *replaced: tuple[str, str]) -> None:
-    text = (place / name).read_text()
+    text = (place / name).read_text(encoding="utf-8")
     for before, after in replaced:
         assert before in text
         text = text.replace(before, after)
-    (place / name).write_text(text)
+    (place / name).write_text(text, encoding="utf-8")
 
 
 def test_all_rows_and_the_recall() -> None:

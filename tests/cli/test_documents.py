@@ -150,7 +150,7 @@ def test_a_document_is_rewritten_in_place(tmp_path: Path, monkeypatch: pytest.Mo
     page = tmp_path / "page.md"
     page.write_text("before\n```console\n$ ls one\nls one now\n$ ls two\nold\n```\nafter\n```console\n$ ls three\nolder\n```\n")
     assert documents.rewrite(page) == ["page.md:3: ls two", "page.md:10: ls three"]
-    assert page.read_text() == (
+    assert page.read_text(encoding="utf-8") == (
         "before\n```console\n$ ls one\nls one now\n$ ls two\nls two now\n```\nafter\n```console\n$ ls three\nls three now\n```\n"
     )
     assert documents.rewrite(page) == []

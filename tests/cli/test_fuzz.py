@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner, Result
@@ -18,6 +19,7 @@ from settled.model.properties import Contract
 from settled.proofs.cli.main import cli
 from settled.proofs.fuzzing.shrinking import Shrinker
 from settled.proofs.report import fuzzing
+from settled.proofs.report.summary import SummaryFiles
 
 START = "from settled.proofs.cli.main import main; main()"
 FEW = ("--discipline", "undrained", "--runs", "5")
@@ -136,7 +138,7 @@ def process(*arguments: str) -> subprocess.Popen[bytes]:
 def test_a_folder_that_cannot_be_made_is_bad_input(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with process("--runs", "1", "--corpus", str(tmp_path / "file" / "below")) as started:
-        stdout, stderr = started.communicate(timeout=60)
+        stdout, stderr = started.communicate(timeout=240)
     assert started.returncode == 2
     assert stdout == b""
     assert stderr.decode().startswith(f"settled fuzz: {tmp_path}/file/below: Not a directory\n  hint: ")
@@ -145,7 +147,7 @@ def test_a_folder_that_cannot_be_made_is_bad_input(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
 def test_a_folder_that_cannot_be_written_is_bad_input() -> None:
     with process("--runs", "1", "--corpus", "/proc/self") as started:
-        stdout, stderr = started.communicate(timeout=60)
+        stdout, stderr = started.communicate(timeout=240)
     assert started.returncode == 2
     assert stdout == b""
     assert re.fullmatch(rb"settled fuzz: /proc/self: [A-Z][a-z ]+\n  hint: .+\n", stderr)
@@ -157,7 +159,7 @@ def test_an_interrupt_keeps_what_was_found(tmp_path: Path) -> None:
         started.stdout.readline()  # the first finding has been told
         started.stdout.readline()  # and written and shrunk
         started.send_signal(signal.SIGINT)
-        _, stderr = started.communicate(timeout=60)
+        _, stderr = started.communicate(timeout=240)
     assert (started.returncode, stderr.splitlines()[0]) == (130, b"settled fuzz: interrupted")
     assert not list(tmp_path.glob("*.part"))
     kept = list(tmp_path.glob("*.json"))
@@ -166,13 +168,20 @@ def test_an_interrupt_keeps_what_was_found(tmp_path: Path) -> None:
         assert CliRunner().invoke(cli, ["check", str(path.with_suffix(".ndjson")), "--contract", "settled"]).exit_code == 1
 
 
-def test_an_interrupt_tells_machines_what_was_found(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interrupt_tells_machines_what_was_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def interrupted(self: Shrinker) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Shrinker, "run", interrupted)
+    summaries = SummaryFiles(tmp_path / "junit.xml", tmp_path / "summary.md")
     with pytest.raises(KeyboardInterrupt):
-        fuzzing.run([UNDRAINED], Contract.SETTLED, runs=5, seconds=None, seed=0, folder=None, jobs=1, as_json=True)
+        fuzzing.run([UNDRAINED], Contract.SETTLED, runs=5, seconds=None, seed=0, folder=None, jobs=1, as_json=True, summaries=summaries)
     told = json.loads(capsys.readouterr().out)
     assert told["exit_code"] == 130
     assert told["campaigns"]["undrained"]["findings"]
+    root = ElementTree.parse(tmp_path / "junit.xml").getroot()
+    assert root.attrib["errors"] == "1"
+    assert int(root.attrib["failures"]) >= 1
+    assert "interrupted" in (tmp_path / "summary.md").read_text(encoding="utf-8")

@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -196,9 +197,10 @@ def test_an_interrupt_keeps_what_was_found(tmp_path: Path) -> None:
         assert started.stdout is not None
         started.stdout.readline()  # the first finding has been told
         while not list(tmp_path.glob("*.json")):
-            pass
+            assert started.poll() is None
+            time.sleep(0.02)
         started.send_signal(signal.SIGINT)
-        _, stderr = started.communicate(timeout=60)
+        _, stderr = started.communicate(timeout=240)
     assert (started.returncode, stderr.splitlines()[0]) == (130, b"settled hunt: interrupted")
     assert not list(tmp_path.glob("*.part"))
     for path in tmp_path.glob("*.json"):

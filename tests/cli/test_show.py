@@ -54,7 +54,7 @@ def test_files_are_written_and_named(tmp_path: Path) -> None:
     ]
     assert len(shown(html)["violations"]) == 10
     assert ElementTree.fromstring(svg.read_bytes()).tag.endswith("svg")
-    assert json.loads(perfetto.read_text())["traceEvents"]
+    assert json.loads(perfetto.read_text(encoding="utf-8"))["traceEvents"]
 
 
 def test_the_contract_is_that_which_was_asked_for(tmp_path: Path) -> None:

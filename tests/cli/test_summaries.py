@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -156,6 +157,37 @@ def test_what_nobody_asked_for_is_not_made(tmp_path: Path) -> None:
         raise AssertionError("pictures and traces cost time")
 
     SummaryFiles().write(never)
+
+
+@pytest.mark.parametrize("command", ["hunt", "fuzz", "releases"])
+def test_what_cannot_be_written_is_told_before_a_run_and_not_after_it(command: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    result = CliRunner().invoke(cli, [*COMMANDS[command], "--junit", str(tmp_path / "file" / "junit.xml")])
+    assert isinstance(result.exception, OSError)
+    assert result.output == ""
+
+
+@pytest.mark.parametrize("option", ["--junit", "--markdown", "--html"])
+def test_a_link_stays_one_and_what_it_names_is_written(option: str, tmp_path: Path) -> None:
+    link, file = tmp_path / "link", tmp_path / "file"
+    link.symlink_to(file)
+    for _ in range(2):  # where there is no such file yet, and where there is one
+        assert CliRunner().invoke(cli, ["check", str(WRONG), option, str(link)]).exit_code == 1
+        assert link.is_symlink()
+        assert "rollback_resident" in file.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("option", ["--junit", "--markdown"])
+def test_a_pipe_is_written_to(option: str, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert CliRunner().invoke(cli, ["check", str(WRONG), option, str(pipe)]).exit_code == 1
+        assert pipe.is_fifo()
+        assert b"rollback_resident" in os.read(reader, 1 << 16)
+    finally:
+        os.close(reader)
 
 
 def test_one_case_of_fuzz_has_no_summary() -> None:

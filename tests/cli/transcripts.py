@@ -8,6 +8,7 @@ the command makes of the clock. What else varies, `normalised` replaces.
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 import shlex
@@ -18,7 +19,7 @@ from collections.abc import Sequence
 from contextlib import chdir
 from itertools import count
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 from typing import NamedTuple
 from unittest.mock import patch
 
@@ -42,7 +43,7 @@ main()
 """
 # What varies from run to run and from machine to machine: the pattern, and what stands for it.
 _VARYING = (
-    (re.compile(r"/\S*/settled-worker-\w+\.log"), "LOG"),
+    (re.compile(rf"{re.escape(gettempdir())}/settled-worker-\w+\.log"), "LOG"),
     (re.compile(r"\b(z3|cvc5) \d+(\.\d+)+"), r"\1 VERSION"),
     (re.compile(r"\bPython \d+\.\d+\.\d+ on \w+"), "Python VERSION on SYSTEM"),
     (re.compile(r"\bpython3\.\d+"), "pythonVERSION"),
@@ -75,7 +76,7 @@ def normalised(text: str, folder: Path) -> str:
     """The text with what varies replaced."""
     for pattern, instead in _VARYING:
         text = pattern.sub(instead, text)
-    return text.replace(str(folder), "FOLDER")
+    return text.replace(str(folder), "FOLDER").replace(json.dumps(str(folder))[1:-1], "FOLDER")
 
 
 # ---- running ---------------------------------------------------------------------------------------------------------
@@ -123,7 +124,7 @@ def _environment(case: Case, folder: Path) -> dict[str, str]:
         "CC": str(folder / "cc"),
         "PIP_CONFIG_FILE": os.devnull,
         "PIP_NO_INDEX": "1",
-        "PIP_FIND_LINKS": str(folder / "registry"),
+        "PIP_FIND_LINKS": (folder / "registry").as_uri(),
         "CUDA_VISIBLE_DEVICES": "",
     }
 

@@ -70,6 +70,15 @@ def test_the_op_log_is_written_and_read_back(tmp_path: Path) -> None:
         assert read_log(log) == lower([event for _, event in read_trace(lines)])
 
 
+def test_a_trace_without_a_step_has_shown_nothing(tmp_path: Path) -> None:
+    cut = tmp_path / "cut.ndjson"
+    cut.write_text((TRACES / "v0.26.0-swa-b.ndjson").read_text(encoding="utf-8").splitlines()[0] + "\n", encoding="utf-8")
+    result = CliRunner().invoke(cli, ["diff", "--trace", str(cut)])
+    assert result.exit_code == 3
+    assert "0 steps" in result.output
+    assert "exit code 3" in result.output
+
+
 def test_bad_input_is_named(tmp_path: Path) -> None:
     cut = tmp_path / "cut.ndjson"
     lines = (TRACES / "v0.26.0-swa-b.ndjson").read_text(encoding="utf-8").splitlines()

@@ -24,7 +24,7 @@ GARBLED = {"v0.25.1-fullchunk-bs4.ndjson": 5}
 
 
 def lowered(name: str) -> OpLog:
-    with (TRACES / name).open() as lines:
+    with (TRACES / name).open(encoding="utf-8") as lines:
         return lower([event for _, event in read_trace(lines)])
 
 

@@ -73,7 +73,7 @@ def test_buffers_on_which_nothing_is_wrong_disagree(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_right_discipline_that_is_wrong_on_the_buffers_disagrees(monkeypatch: pytest.MonkeyPatch) -> None:
-    with (TRACES / "v0.25.1-fullchunk-bs4.ndjson").open() as lines:
+    with (TRACES / "v0.25.1-fullchunk-bs4.ndjson").open(encoding="utf-8") as lines:
         wrong = show([event for _, event in read_trace(lines)])
     assert wrong is not None
     monkeypatch.setattr(shown, "show", lambda events: wrong)
@@ -83,7 +83,7 @@ def test_a_right_discipline_that_is_wrong_on_the_buffers_disagrees(monkeypatch: 
 @pytest.mark.slow
 def test_a_recorded_trace_of_an_affected_release_shows_its_wrong_token_and_a_repaired_one_none() -> None:
     for release, wrong in (("0.25.1", True), ("0.26.0", False), ("0.33.0", False)):
-        with (TRACES / f"v{release}-min-spec-reject.ndjson").open() as lines:
+        with (TRACES / f"v{release}-min-spec-reject.ndjson").open(encoding="utf-8") as lines:
             assert (show([event for _, event in read_trace(lines)]) is not None) is wrong
 
 

@@ -84,7 +84,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Pat
             patch.delenv(name, raising=False)
         patch.setenv("PIP_CONFIG_FILE", "/dev/null")
         patch.setenv("PIP_NO_INDEX", "1")
-        patch.setenv("PIP_FIND_LINKS", str(registry))
+        patch.setenv("PIP_FIND_LINKS", registry.as_uri())
         yield root, registry
 
 
@@ -135,7 +135,7 @@ def test_why_a_source_failed_is_told_where_there_is_no_wheel(
     shared: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_source(tmp_path, "0.9.0", {"other/__init__.py": ""})
-    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    monkeypatch.setenv("PIP_FIND_LINKS", tmp_path.as_uri())
     result = settled("install", "vllm==0.9.0")
     assert result.exit_code == 3
     assert "nothing of that name" not in result.output

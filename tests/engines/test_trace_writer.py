@@ -177,7 +177,7 @@ def test_the_oldest_files_of_this_recording_go_and_no_others(path: Path) -> None
         recording.writer.open_anew(CONFIG, IDLE)
     recording.writer.close()
     assert recording.names() == ["trace.0.ndjson", "trace.4.ndjson", "trace.5.ndjson"]
-    assert earlier.read_text() == "of an earlier start\n"
+    assert earlier.read_text(encoding="utf-8") == "of an earlier start\n"
 
 
 def test_a_failing_disk_ends_the_recording_and_leaves_whole_lines(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -49,7 +50,7 @@ def test_the_trace_is_judged_the_same(entry: Entry, tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert "freed[window]" in json.loads(result.output)["properties"]["read_resident"]["causes"]
     commands = json.loads(trace.with_suffix(".json").read_text(encoding="utf-8"))["reproduce"]
-    assert commands == [entry.command, f"settled check {trace} --contract settled"]
+    assert commands == [entry.command, shlex.join(["settled", "check", str(trace), "--contract", "settled"])]
 
 
 def test_the_same_finding_takes_the_place_of_the_former(entry: Entry, tmp_path: Path) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from fake_engines import ChangedFactory, fails_to_process, finishes_nothing, never_schedules
 
 from settled.model.disciplines import DISCIPLINES
 from settled.model.properties import Contract
+from settled.proofs.hunting import budget, campaign
 from settled.proofs.hunting.campaign import Hunt, Plan, Progress, Told, WorkloadFailedError, unjudged
 from settled.proofs.hunting.client import RemoteHunt
 from settled.proofs.hunting.faults import HarnessError
@@ -137,13 +140,35 @@ def test_seconds_end_a_hunt_and_nothing_is_shrunk_after_them(optimistic: tuple[P
     assert not any(each.is_shrunk for each in told)
 
 
-def test_seconds_are_spent_on_workloads_first() -> None:
+class Clock:
+    """A clock that goes on by a fixed step with every run of a workload: what a hunt does by it is the same on every machine."""
+
+    seconds = 0.0
+    process_time = staticmethod(time.process_time)
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    perf_counter = monotonic
+
+    def costly(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        def ran(*arguments: Any, **limits: Any) -> Any:
+            self.seconds += 0.01
+            return run(*arguments, **limits)
+
+        return ran
+
+
+def test_seconds_are_spent_on_workloads_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """A third of them at most on shrinking, but for what the last one that began may take."""
-    plan = {"contract": Contract.SETTLED, "workloads": None, "seconds": 3.0}
-    began = time.monotonic()
-    progress, told = hunted("optimistic", **plan)
-    took = time.monotonic() - began
-    assert progress.seconds >= took / 2
+    clock = Clock()
+    for module in (campaign, budget):
+        monkeypatch.setattr(module, "time", clock)
+    for name in ("run_workload", "shown_by"):
+        monkeypatch.setattr(campaign, name, clock.costly(getattr(campaign, name)))
+    progress, told = hunted("optimistic", contract=Contract.SETTLED, workloads=None, seconds=3.0)
+    assert 3.0 <= clock.seconds < 3.1
+    assert 2.0 - 3.0 / campaign._FINDINGS_SHRUNK <= progress.seconds < 2.5
     assert any(each.is_shrunk for each in told)
     assert {each.finding.key for each in told} == set(progress.findings)
 

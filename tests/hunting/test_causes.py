@@ -12,9 +12,9 @@ import pytest
 from settled.proofs.watching import Key, key_of
 
 DATA = Path(__file__).parents[1] / "data"
-CAUSES = json.loads((DATA / "hunts" / "causes.json").read_text())
+CAUSES = json.loads((DATA / "hunts" / "causes.json").read_text(encoding="utf-8"))
 HUNTS = [path.name for path in sorted((DATA / "hunts").glob("*.json")) if path.name != "causes.json"]
-FINDINGS = {path.stem: json.loads(path.read_text()) for path in (DATA / "findings" / "vllm").glob("*.json")}
+FINDINGS = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in (DATA / "findings" / "vllm").glob("*.json")}
 
 
 def keys(rows: list[list[str]]) -> set[Key]:
@@ -31,7 +31,7 @@ def vllm_runs(raw: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", HUNTS)
 def test_every_key_of_a_hunt_has_a_cause(name: str) -> None:
-    shown = [each for run in vllm_runs(json.loads((DATA / "hunts" / name).read_text())) for each in run["showing"]]
+    shown = [each for run in vllm_runs(json.loads((DATA / "hunts" / name).read_text(encoding="utf-8"))) for each in run["showing"]]
     assert not {key_of(each) for each in shown} - explained()
 
 
@@ -44,6 +44,6 @@ def test_a_cause_is_a_kept_finding_that_shows_one_of_its_keys() -> None:
 
 def test_findings_have_a_row_each_in_their_table() -> None:
     """Of causes, and of releases."""
-    text = (DATA / "findings" / "README.md").read_text()
+    text = (DATA / "findings" / "README.md").read_text(encoding="utf-8")
     for name in FINDINGS:
         assert text.count(f"\n| `{name}` |") == 2, name

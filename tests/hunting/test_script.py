@@ -61,7 +61,7 @@ def chunked_prefill() -> Workload:
 def test_a_script_reads_as_committed(release: str) -> None:
     workload = chunked_prefill()
     text = standalone_script(workload, release, finding(workload))
-    assert text == (GOLDEN / f"chunked_prefill_{release}.py.txt").read_text()
+    assert text == (GOLDEN / f"chunked_prefill_{release}.py.txt").read_text(encoding="utf-8")
 
 
 def test_all_that_can_be_found_has_words_for_readers_of_vllm() -> None:
@@ -83,7 +83,7 @@ def test_every_script_is_whole(tmp_path: Path) -> None:
         for number, drawn in enumerate(islice(workloads(mix, 5, ReferenceFactory(DISCIPLINES["settled"])), 48)):
             key, release = KEYS[number % len(KEYS)], TESTED[number // 2 % len(TESTED)]
             text = standalone_script(drawn.workload, release, finding(drawn.workload, key))
-            (tmp_path / f"{mix}_{number}.py").write_text(text)
+            (tmp_path / f"{mix}_{number}.py").write_text(text, encoding="utf-8")
     check = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F", "--quiet", str(tmp_path)]
     done = subprocess.run(check, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
@@ -91,7 +91,7 @@ def test_every_script_is_whole(tmp_path: Path) -> None:
 
 
 def _imported(folder: Path) -> set[str]:
-    nodes = [node for path in folder.glob("*.py") for node in ast.walk(ast.parse(path.read_text()))]
+    nodes = [node for path in folder.glob("*.py") for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
     named = {alias.name.split(".")[0] for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     return named | {(node.module or "").split(".")[0] for node in nodes if isinstance(node, ast.ImportFrom)}
 

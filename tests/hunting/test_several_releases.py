@@ -27,7 +27,7 @@ from settled.proofs.hunting.worker import EXIT_ALONE
 
 COMMAND = "from settled.proofs.cli.main import main; main()"
 TWO = ["hunt", "reference", "--releases", "optimistic,settled", "--mix", "windows"]
-SECONDS_MAX = 30.0
+SECONDS_MAX = 120.0
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
 
 
@@ -89,7 +89,7 @@ def test_a_worker_that_crashes_is_told_with_its_log_and_the_others_go_on(monkeyp
     assert result.exit_code == told["exit_code"] == 2
     assert (other["error"], other["workloads"]) == ("", 60)
     assert other["findings"]
-    match = re.search(r"the worker was ended by SIGKILL: last words \(all that it said is in (\S+)\)", crashed["error"])
+    match = re.search(r"the worker was ended by SIGKILL: last words \(all that it said is in (.+)\)", crashed["error"])
     assert match is not None, crashed["error"]
     assert Path(match[1]).read_text(encoding="utf-8") == "last words\n"
     Path(match[1]).unlink()

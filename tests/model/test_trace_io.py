@@ -352,10 +352,10 @@ def test_usual_lines_are_read_in_one_go() -> None:
 
 
 def test_a_number_of_absurd_length_is_rejected_at_once() -> None:
-    begun = time.perf_counter()
+    begun = time.process_time()
     with pytest.raises(TraceError):
         decode_line('{"event": "gap", "events": ' + "9" * 100_000 + "}", "t", 1)
-    assert time.perf_counter() - begun < 1
+    assert time.process_time() - begun < 1
 
 
 def test_control_characters_of_a_message_are_escaped() -> None:

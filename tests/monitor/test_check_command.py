@@ -45,7 +45,7 @@ def test_the_default_contract_follows_the_consumer() -> None:
 
 def test_with_one_step_in_flight_the_order_of_the_stream_is_enough(tmp_path: Path) -> None:
     """A host that waits for each step may take in an abort before its output: the device is through with what that frees."""
-    lines = (TRACES / "v0.24.0-connector-overwrite.ndjson").read_text().splitlines(keepends=True)
+    lines = (TRACES / "v0.24.0-connector-overwrite.ndjson").read_text(encoding="utf-8").splitlines(keepends=True)
     config = {**json.loads(lines[0]), "max_in_flight_steps": 1}
     path = tmp_path / "trace.ndjson"
     path.write_text(json.dumps(config) + "\n" + lines[1])
@@ -72,7 +72,7 @@ def test_chosen_properties_only() -> None:
 
 
 def test_standard_input() -> None:
-    result = _run("-", given=Path(AFFECTED).read_text())
+    result = _run("-", given=Path(AFFECTED).read_text(encoding="utf-8"))
     assert result.exit_code == 1
     assert result.output.startswith("<stdin>: vllm 0.24.0")
 
@@ -91,7 +91,7 @@ def test_standard_input() -> None:
     ],
 )
 def test_bad_input_is_one_clear_line(cut: Any, message: str) -> None:
-    result = _run("-", given=cut(Path(AFFECTED).read_text()))
+    result = _run("-", given=cut(Path(AFFECTED).read_text(encoding="utf-8")))
     assert result.exit_code == 2
     line, *hint = result.stderr.splitlines()
     assert message in line
@@ -125,11 +125,11 @@ def test_unknown_is_exit_code_three(kit: Any) -> None:
 
 
 def test_a_trace_without_an_end_is_unknown_unless_it_is_violated() -> None:
-    cut = _run("-", given="".join(Path(FIXED).read_text().splitlines(keepends=True)[:-1]))
+    cut = _run("-", given="".join(Path(FIXED).read_text(encoding="utf-8").splitlines(keepends=True)[:-1]))
     assert cut.exit_code == 3
     assert "its tail was not judged" in cut.output
     assert "unknown (exit code 3)" in cut.output
-    assert _run("-", given="".join(Path(AFFECTED).read_text().splitlines(keepends=True)[:-1])).exit_code == 1
+    assert _run("-", given="".join(Path(AFFECTED).read_text(encoding="utf-8").splitlines(keepends=True)[:-1])).exit_code == 1
 
 
 def test_names_in_a_trace_do_not_reach_the_terminal_raw(kit: Any) -> None:

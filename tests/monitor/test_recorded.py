@@ -15,7 +15,7 @@ from settled.model.properties import Contract, Property
 from settled.model.trace_io import read_trace
 
 TRACES = Path(__file__).parent.parent / "data" / "traces"
-INDEX: list[dict[str, Any]] = json.loads((TRACES / "index.json").read_text())
+INDEX: list[dict[str, Any]] = json.loads((TRACES / "index.json").read_text(encoding="utf-8"))
 JUDGED = [Contract.SETTLED, Contract.STREAM_ORDER]  # the contracts of the index
 
 

@@ -21,9 +21,10 @@ FAR = 2**31 - 8  # just below the limit of a position
 
 @contextmanager
 def _quick() -> Iterator[None]:
-    begun = time.perf_counter()
+    """By the time that this process takes: what else the machine does is no matter."""
+    begun = time.process_time()
     yield
-    assert time.perf_counter() - begun < 1
+    assert time.process_time() - begun < 1
 
 
 @pytest.mark.parametrize("spec", [FullAttentionSpec(block_size=1), SlidingWindowSpec(block_size=1, window=2**30)])

@@ -57,7 +57,7 @@ def test_the_corpus_travels_with_its_command(wheel: ZipFile, tmp_path: Path) -> 
     code = "from settled.proofs.corpus.loading import folder, load; print(folder()); print(len(load(folder()).cases))"
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     told = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert told.stdout.split() == [str(tmp_path / "settled" / "proofs" / "data" / "bugs"), "147"], told.stderr
+    assert told.stdout.splitlines() == [str(tmp_path / "settled" / "proofs" / "data" / "bugs"), "147"], told.stderr
 
 
 def test_every_package_is_there_and_typed(wheel: ZipFile) -> None:

@@ -155,7 +155,7 @@ def test_what_is_wanted_is_written_and_nothing_else(tmp_path: Path) -> None:
     wanted = Files(html=tmp_path / "new" / "page.html", svg=tmp_path / "image.svg")
     assert write_pictures(timeline, wanted) == [tmp_path / "new" / "page.html", tmp_path / "image.svg"]
     assert {path.name for path in tmp_path.rglob("*") if path.is_file()} == {"page.html", "image.svg"}
-    assert (tmp_path / "new" / "page.html").read_text().startswith("<!DOCTYPE html>")
+    assert (tmp_path / "new" / "page.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
 
 
 def test_a_finding_without_a_trace_has_no_page(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_a_trace_that_contradicts_itself_is_shown_as_far_as_it_goes(tmp_path: Pa
     events.append(Process(step=99, requests=()))
     path = Pages(tmp_path).write("fault", events, None, About("engine_fault", "KeyError", "the engine failed."))
     assert path is not None
-    data = json.loads(path.read_text().split('<script type="application/json" id="data">')[1].split("</script>")[0])
+    data = json.loads(path.read_text(encoding="utf-8").split('<script type="application/json" id="data">')[1].split("</script>")[0])
     assert len(data["events"]["lines"]) == 9
     assert data["finding"]["sentence"].startswith("the engine failed. The trace goes on with line 10: process: step 99 is not unprocessed")
     assert any(isinstance(event, Allocate) for event in events)

@@ -71,8 +71,12 @@ def test_what_is_embedded_has_no_character_of_html() -> None:
 def test_the_page_needs_nothing_from_outside(hostile: str) -> None:
     read = Reader(hostile)
     assert not [attributes for _, attributes in read.tags if {"src", "href", "srcset", "action"} & set(attributes)]
-    assert not re.search(r"@import|url\(", (ASSETS / "page.css").read_text())
-    assert not [name for name in SCRIPTS if re.search(r"https?:|fetch\(|XMLHttp|innerHTML|\.html\(|eval\(", (ASSETS / name).read_text())]
+    assert not re.search(r"@import|url\(", (ASSETS / "page.css").read_text(encoding="utf-8"))
+    assert not [
+        name
+        for name in SCRIPTS
+        if re.search(r"https?:|fetch\(|XMLHttp|innerHTML|\.html\(|eval\(", (ASSETS / name).read_text(encoding="utf-8"))
+    ]
 
 
 def test_only_scripts_with_known_hashes_run(hostile: str) -> None:
@@ -89,7 +93,7 @@ def test_only_scripts_with_known_hashes_run(hostile: str) -> None:
 
 def test_the_library_is_the_official_build_with_its_notice(hostile: str) -> None:
     assert hashlib.sha256((ASSETS / LIBRARY).read_bytes()).hexdigest() == D3_SHA256
-    notice = (ASSETS / LICENCE).read_text()
+    notice = (ASSETS / LICENCE).read_text(encoding="utf-8")
     assert "Permission to use, copy, modify, and/or distribute this software" in notice
     assert Reader(hostile).texts["pre"][-1].strip() == notice.strip()
 
@@ -100,11 +104,11 @@ def test_every_script_of_the_folder_is_used() -> None:
 
 def test_every_element_that_a_script_names_is_there() -> None:
     """In the template; what scripts make themselves has no id."""
-    ids = set(re.findall(r'id="([\w-]+)"', (ASSETS / "page.html").read_text()))
+    ids = set(re.findall(r'id="([\w-]+)"', (ASSETS / "page.html").read_text(encoding="utf-8")))
     named = {
         name
         for script in SCRIPTS
-        for name in re.findall(r'(?:byId|element|getElementById|options)\("([\w-]+)"', (ASSETS / script).read_text())
+        for name in re.findall(r'(?:byId|element|getElementById|options)\("([\w-]+)"', (ASSETS / script).read_text(encoding="utf-8"))
     }
     assert len(named) > 15
     assert named <= ids
@@ -133,7 +137,7 @@ TINT, TOLD = 0.42, 0.26  # how much of a request's colour a held block has, of r
 
 def themes() -> dict[str, dict[str, tuple[float, ...]]]:
     """Colours of the style sheet by theme and name."""
-    style = (ASSETS / "page.css").read_text()
+    style = (ASSETS / "page.css").read_text(encoding="utf-8")
     told = {}
     for theme, start in (("light", ":root {"), ("dark", ':root[data-theme="dark"] {')):
         block = style.split(start)[1].split("}")[0]
@@ -165,7 +169,7 @@ def contrast(one: tuple[float, ...], other: tuple[float, ...]) -> float:
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_texts_and_signs_stand_out(theme: str) -> None:
     colours = themes()[theme]
-    hues = [rgb(value) for value in re.findall(r'"(#\w{6})"', (ASSETS / "theme.js").read_text())]
+    hues = [rgb(value) for value in re.findall(r'"(#\w{6})"', (ASSETS / "theme.js").read_text(encoding="utf-8"))]
     tints = [mixed(colours["paper"], hue, TINT) for hue in hues]
     texts = [
         *((name, below) for name in ("ink", "dim", "bad") for below in ("paper", "panel", "bad-paper", "paper column", "panel column")),

@@ -33,7 +33,8 @@ def test_the_ten_lines_are_those_that_the_engines_run() -> None:
     assert len(lines.splitlines()) <= 10
 
 
-def test_the_example_of_an_own_engine_prints_what_is_shown(pytester: pytest.Pytester) -> None:
+def test_the_example_of_an_own_engine_prints_what_is_shown(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")  # the picture needs room
     pytester.makepyfile(test_own=PYTHON[1])
     options, expected = CONSOLE[-1]
     printed = pytester.runpytest_inprocess(*PLUGIN, *shlex.split(options)).stdout.str()

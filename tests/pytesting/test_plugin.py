@@ -61,6 +61,12 @@ def serve(sink, discipline, *, groups=(WINDOW,), prompt_tokens=10):
 """
 
 
+@pytest.fixture(autouse=True)
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As wide as pictures need it, whatever the terminal is in which this runs."""
+    monkeypatch.setenv("COLUMNS", "80")
+
+
 def run(pytester: pytest.Pytester, tests: str, *options: str) -> pytest.RunResult:
     pytester.makepyfile(driver=DRIVER)
     pytester.makepyfile(test_mine="from driver import *\n\n" + tests)
@@ -500,7 +506,7 @@ def heads(result: pytest.RunResult) -> set[str]:
 
 @pytest.mark.slow
 def test_workers_of_xdist_judge_and_keep_each_its_own(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("COLUMNS", raising=False)  # that of the workers says 80, which has no room for all blocks
+    monkeypatch.delenv("COLUMNS", raising=False)  # 80 has no room for all blocks
     body = """
 @pytest.mark.settled(contract="settled")
 @pytest.mark.parametrize("number", range(6))

@@ -42,7 +42,7 @@ class Check(NamedTuple):
 def _checks() -> dict[str, Check]:
     found: dict[str, Check] = {}
     for path in sorted(Path(inspect.getfile(monitor_package)).parent.glob("*.py")):
-        for function, node in _functions(ast.parse(path.read_text()), ()):
+        for function, node in _functions(ast.parse(path.read_text(encoding="utf-8")), ()):
             count: Counter[str] = Counter()
             for statement, part in enumerate(_own_calls(node)):
                 called = ast.unparse(part.value.func)  # type: ignore[attr-defined]
@@ -73,7 +73,7 @@ def _own_calls(function: ast.FunctionDef) -> list[ast.Expr]:
 def _without(check: Check) -> tuple[FunctionType, CodeType]:
     """The function around a check, and its code without it."""
     path = Path(inspect.getfile(check.module))
-    tree = ast.parse(path.read_text())
+    tree = ast.parse(path.read_text(encoding="utf-8"))
     function = dict(_functions(tree, ()))[check.function]
     call = _own_calls(function)[check.statement]
     call.value = ast.copy_location(ast.Constant(None), call.value)
@@ -99,7 +99,7 @@ def test_every_check_has_a_planted_fault() -> None:
 def test_no_check_hides_within_a_larger_statement() -> None:
     calls = 0
     for path in Path(inspect.getfile(monitor_package)).parent.glob("*.py"):
-        parts = [part for part in ast.walk(ast.parse(path.read_text())) if isinstance(part, ast.Call)]
+        parts = [part for part in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(part, ast.Call)]
         calls += len([part for part in parts if _is_check(ast.unparse(part.func))])
     assert calls == len(CHECKS)
 

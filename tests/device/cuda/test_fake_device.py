@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import threading
-import time
 
 import pytest
 from fake_device import FakeGpu
@@ -36,11 +35,13 @@ def test_the_host_waits_at_the_end_of_a_launch_queue() -> None:
         for _ in range(3):
             device.enqueue(1, lambda: gpu.cuda.put(lambda: gpu.hold(go.is_set)))
         assert gpu.blocked == 0
-        threading.Timer(0.1, go.set).start()
-        began = time.monotonic()
+        waiting = threading.Thread(target=lambda: device.wait_until(lambda: gpu.blocked == 1, 10.0) and go.set())
+        waiting.start()
         device.enqueue(1, lambda: gpu.cuda.put(lambda: None))
-        assert time.monotonic() - began > 0.05
+        assert go.is_set(), "the host went on before there was room"
         assert gpu.blocked == 1
+        waiting.join()
+        assert device.drain(5.0)
 
 
 def test_a_wait_is_for_the_record_that_stands_before_it() -> None:

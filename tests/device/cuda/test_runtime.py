@@ -122,7 +122,7 @@ def test_a_stream_is_kept_busy_for_so_long() -> None:
     with FakeGpu(cycles_per_second=2e8) as gpu:
         device = CudaDevice(gpu.platform)
         device.measure_clock()
-        assert 1e8 < device.cycles_per_second <= 2.01e8
+        assert 5e7 < device.cycles_per_second <= 2.01e8, "a busy machine wakes late"
         measured = device.cycles_per_second
         device.measure_clock()
         assert device.cycles_per_second == measured
@@ -130,7 +130,7 @@ def test_a_stream_is_kept_busy_for_so_long() -> None:
         device.keep_busy(1, 0.5)
         assert not device.drain(0.05)
         assert device.drain(5.0)
-        assert 0.25 <= time.monotonic() - began < 10
+        assert 0.49 * measured / 2e8 <= time.monotonic() - began < 10
 
 
 def test_a_device_that_does_not_answer_is_told() -> None:

@@ -28,7 +28,7 @@ TRACES = Path(__file__).parents[2] / "data" / "traces"
 
 
 def lowered(name: str) -> OpLog:
-    with (TRACES / f"{name}.ndjson").open() as lines:
+    with (TRACES / f"{name}.ndjson").open(encoding="utf-8") as lines:
         return lower([event for _, event in read_trace(lines)])
 
 

@@ -20,7 +20,7 @@ from settled.proofs.hunting.script import script_for
 from settled.proofs.watching import key_of
 
 FOLDER = Path(__file__).parents[2] / "data" / "findings" / "vllm"
-FINDINGS: dict[str, dict[str, Any]] = {path.stem: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))}
+FINDINGS: dict[str, dict[str, Any]] = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.json"))}
 # vLLM fails, and the script with it.
 RAISED = [name for name, raw in FINDINGS.items() if raw["property"] == "engine_fault" and name != "drafts-without-token"]
 OF_RELEASE = [name for name, raw in FINDINGS.items() if raw["engine"].replace("==", " ") == FACTORY.name]
@@ -40,7 +40,7 @@ def test_a_finding_shows_again(name: str) -> None:
 @pytest.mark.parametrize("name", OF_RELEASE)
 def test_its_script_shows_it(name: str) -> None:
     """Exit code 1, which is what a text in sys.exit makes, and so does what vLLM itself raises."""
-    printed = run_script((FOLDER / f"{name}.py").read_text())
+    printed = run_script((FOLDER / f"{name}.py").read_text(encoding="utf-8"))
     if name in RAISED:
         assert isinstance(printed.ending, Exception)
         frame = traceback.extract_tb(printed.ending.__traceback__)[-1]
@@ -52,7 +52,7 @@ def test_its_script_shows_it(name: str) -> None:
 
 @pytest.mark.parametrize("name", FINDINGS)
 def test_its_script_is_what_a_hunt_writes(name: str) -> None:
-    assert (FOLDER / f"{name}.py").read_text() == script_for(finding_of(FINDINGS[name]))
+    assert (FOLDER / f"{name}.py").read_text(encoding="utf-8") == script_for(finding_of(FINDINGS[name]))
 
 
 def test_a_script_runs_in_a_process_of_its_own() -> None:

@@ -18,7 +18,7 @@ from settled.proofs.fuzzing.coverage import Coverage, Feature
 from settled.proofs.fuzzing.generating import RUNS_A_SHARD, ShardJob, Tried, tries
 from settled.proofs.fuzzing.running import run_case
 from settled.proofs.fuzzing.shrinking import Shrinker
-from settled.proofs.processes import ignore_interrupts
+from settled.proofs.processes import begin_worker
 from settled.proofs.watching import Found, Key
 from settled.reference.decisions import DRAIN
 from settled.reference.decoder import Case, ConfigSpace, with_decisions
@@ -118,7 +118,7 @@ class Campaign:
     def _batches_of_workers(self) -> Iterator[Batch]:
         """One shard a batch, in the order of the shards."""
         shards = self._shards()
-        with ProcessPoolExecutor(self.plan.jobs, get_context("spawn"), initializer=ignore_interrupts) as pool:
+        with ProcessPoolExecutor(self.plan.jobs, get_context("spawn"), initializer=begin_worker) as pool:
             try:
                 for job in shards:
                     self._with_workers.append(pool.submit(run_shard, job))

@@ -96,8 +96,7 @@ def test_interrupted(exception: str) -> None:
 
 
 def test_a_signal_interrupts_a_search() -> None:
-    command = [sys.executable, "-c", START, "refute", "--all"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with started("refute", "--all") as process:
         assert process.stdout is not None
         process.stdout.readline()  # the first refutation is printed: it has begun
         time.sleep(0.2)
@@ -185,15 +184,33 @@ def test_a_solver_without_memory_is_named_and_nothing_is_claimed() -> None:
 
 
 def test_a_process_that_the_system_kills_is_told() -> None:
-    command = [sys.executable, "-c", START, "fuzz", "--jobs", "2", "--seconds", "600"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-        while not (workers := [pid for pid in children.read_text().split() if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]):
-            assert process.poll() is None
-            time.sleep(0.05)
-        os.kill(int(workers[0]), signal.SIGKILL)
+    with started("fuzz", "--jobs", "2", "--seconds", "600") as process:
+        os.kill(first_worker(process), signal.SIGKILL)
         _, stderr = process.communicate(timeout=240)
     assert (process.returncode, line_of(stderr, "more memory")[:14]) == (3, "settled fuzz: ")
+
+
+@pytest.mark.parametrize("arguments", [("fuzz", "--jobs", "2", "--seconds", "600"), ("diff", "--workloads", "100000")], ids=" ".join)
+def test_processes_end_with_the_one_that_started_them(arguments: tuple[str, ...]) -> None:
+    """They hold its standard output open: whoever reads that would wait for them."""
+    with started(*arguments) as process:
+        first_worker(process)
+        process.terminate()
+        process.communicate(timeout=240)
+    assert process.returncode == -signal.SIGTERM
+
+
+def started(*arguments: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", START, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def first_worker(process: subprocess.Popen[bytes]) -> int:
+    """The process number of the first that it starts, as soon as there is one."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    while not (workers := [pid for pid in children.read_text().split() if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]):
+        assert process.poll() is None
+        time.sleep(0.05)
+    return int(workers[0])
 
 
 # ---- what goes wrong inside ------------------------------------------------------------------------------------------

@@ -206,15 +206,20 @@ class Disk:
 
     def __init__(self) -> None:
         self._is_free = threading.Event()
+        self._taken = 0
 
     def encode(self, event: ev.Event) -> bytes:
         self._is_free.wait(60)
+        self._taken += 1
         return encode_line(event)
 
     def keep_up(self) -> None:
-        """Time enough for a step's events."""
+        """Time enough for a step's events: until none has come for a while."""
         self._is_free.set()
-        time.sleep(0.02)
+        before = -1
+        while self._taken != before:
+            before = self._taken
+            time.sleep(0.02)
 
 
 # ---- mistakes --------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from settled.model.specs import FullAttentionSpec, KVCacheSpec, MambaSpec, SinkW
 from settled.reference.device.attention import bits
 from settled.reference.device.compiling import compile_log
 from settled.reference.device.cuda import kernels
+from settled.reference.device.cuda.device_log import PART_FIELDS
 from settled.reference.device.cuda.interpreted import interpreted_launches, replay_interpreted
 from settled.reference.device.cuda.launches import BackEndError, Gate, Launches, check_back_end
 from settled.reference.device.cuda.variants import TILE, attention_variant, copy_variant, variants_for
@@ -138,6 +139,36 @@ def test_of_many_wrong_keys_the_first_is_told_and_what_stood_there() -> None:
     assert outcome.wrong[-2:].tolist() == [TILE + 8] * 2
     assert outcome.first[-2:].tolist() == [0, 0]
     assert outcome.found[-2:].tolist() == [NEVER_WRITTEN] * 2
+
+
+@pytest.mark.parametrize("null", [0, TILE // 4])
+def test_the_first_wrong_key_alone_says_whether_it_was_read_through_null(null: int) -> None:
+    """A lane of a tile finds two wrong keys, one through a null entry: the first of the row, or the one a tile further on."""
+    launches = prompt(TILE + 2, FULL)
+    for op in (0, 1):
+        launches.run(op)
+    launches.buffers.table[0, null] = 0
+    launches.run(3)
+    outcome = launches.outcome()
+    assert outcome.wrong[-1] > TILE
+    assert (outcome.first[-1], outcome.is_null[-1]) == (0, null == 0)
+    assert outcome.found[-1] == (NEVER_WRITTEN if null else ZEROED)
+
+
+def test_a_state_in_the_first_cell_of_the_table_is_read() -> None:
+    host = Host((STATE,))
+    request = host.add(3)
+    host.step((request, 3))
+    host.step((request, 1))
+    launches = launches_of(host)
+    assert launches._told["parts"].view(-1, PART_FIELDS)[:, 0].tolist() == [-1, 0], "no state, then one in cell 0"
+    outcome = replay_interpreted(launches)
+    assert outcome.is_clean
+    assert outcome.differences(replay_outcome(launches.compiled, launches.numbered)) == []
+    without_table = [op for op in host.log.launches() if launches.compiled.kinds[op] is not LaunchKind.UPLOAD]
+    through_null = replay_interpreted(launches, without_table)
+    assert through_null.state_null.tolist() == [0, 1]
+    assert through_null.differences(replay_outcome(launches.compiled, launches.numbered, without_table)) == []
 
 
 # ---- the gate ----------------------------------------------------------------------------------------------------------

@@ -135,7 +135,7 @@ def test_a_stream_is_kept_busy_for_so_long() -> None:
 
 def test_a_device_that_does_not_answer_is_told() -> None:
     with (
-        FakeGpu(cycles_per_second=1e7, grace_seconds=0.05) as gpu,
+        FakeGpu(cycles_per_second=1e8, grace_seconds=0.05) as gpu,
         pytest.raises(CudaError, match=r"did not end a short kernel in 0\.05 s"),
     ):
         CudaDevice(gpu.platform).measure_clock()

@@ -66,6 +66,7 @@ def test_an_order_that_cannot_be_ends_at_the_deadline(name: str, kind: str) -> N
         assert f"the deadline of 0.2 s passed; the device waited for {waited}; the host was at op" in str(told.value)
         assert not device.is_lost
         assert all(map(device.is_idle, device.streams)), "all gates are open"
+        assert not gpu.libcuda._events, "events are given back"
         right = LaunchOrder(log).enqueue()
         assert run(gpu, device, log, order=right) == right, "the device serves on"
 

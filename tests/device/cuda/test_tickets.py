@@ -48,6 +48,7 @@ FOUND = {
     ),
     "that do not hold": ({"memory_operations": "never closed"}, SPIN, "the gate on stream 1 was not closed", AHEAD),
     "that do not open": ({"memory_operations": "never opened"}, SPIN, "the gate on stream 1 did not open when the host opened it", AHEAD),
+    "that do not write": ({"memory_operations": "never written"}, SPIN, "the gate on stream 1 did not open when the host opened it", AHEAD),
     "streams that wait for each other": ({"shares_queue": True}, MEMORY, "", 1),
     "copies that wait for each other": ({"shares_copies": True}, MEMORY, "", 1),
     "kernels that are loaded late": ({"loads_lazily": True}, MEMORY, "", AHEAD),

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import SimpleNamespace
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 import torch
 import triton
 import triton.language as tl
 from logs import Host
+from looks import opened_at_look
 from torch import Tensor
-from triton.runtime import interpreter
 from workloads import FAULT_2, NUMBERS, made
 
 from settled.model.specs import FullAttentionSpec, KVCacheSpec, MambaSpec, SinkWindowSpec
@@ -211,22 +208,6 @@ def test_a_gate_holds_one_row_at_one_tile() -> None:
         arrived = gated(launches, step, row, tile, is_open=False)
         replay_interpreted(launches, order)
         assert arrived.tolist() == [0], "no such row, no such tile"
-
-
-@contextmanager
-def opened_at_look(go: Tensor, number: int) -> Iterator[list[int]]:
-    """Opens a gate when it is looked at for the `number`-th time; the looks so far."""
-    memory, looks = interpreter._interpreter, []
-
-    def load(pointers: Any, *details: Any) -> Any:
-        if pointers.size == 1 and int(pointers.item()) == go.data_ptr():
-            looks.append(len(looks) + 1)
-            go[0] = int(looks[-1] >= number)
-        return memory.load(pointers, *details)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(interpreter, "_interpreter", SimpleNamespace(load=load, store=memory.store))
-        yield looks
 
 
 def test_a_gate_is_looked_at_anew_until_it_opens_or_the_bound_and_at_one_tile_alone() -> None:

@@ -126,6 +126,26 @@ def test_a_launch_that_did_not_run_leaves_no_clean_outcome() -> None:
     assert replay_interpreted(launches).is_clean, "reset forgets what came before"
 
 
+def test_a_reset_leaves_nothing_of_a_run() -> None:
+    """No table in a staging buffer either, nor what a store brought: another order would find it."""
+    host = Host((FULL,))
+    request = host.add(6)
+    host.step((request, 6))
+    host.store_block(request, 0, 0)
+    launches = launches_of(host)
+    buffers = launches.buffers
+    names = [name for name in type(buffers).__slots__ if isinstance(getattr(buffers, name), Tensor)]
+    before = {name: getattr(buffers, name).clone() for name in names}
+
+    def changed() -> set[str]:
+        return {name for name in names if not torch.equal(before[name].view(torch.uint8), getattr(buffers, name).view(torch.uint8))}
+
+    assert replay_interpreted(launches).is_clean
+    assert changed() == {"tags", "keys", "values", "table", "staging", "stored_tags", "stored_keys", "stored_values"}
+    launches.reset()
+    assert changed() == set()
+
+
 def test_of_many_wrong_keys_the_first_is_told_and_what_stood_there() -> None:
     host = Host((FULL,))
     request = host.add(TILE + 8)

@@ -34,6 +34,7 @@ FOUND = {
     "only the first version, not allowed": ({"missing": WAITS}, SPIN, "libcuda does not have them", AHEAD),
     "none": ({"missing": BOTH}, SPIN, "libcuda does not have them", AHEAD),
     "half of them": ({"missing": BOTH - {"cuStreamWaitValue32"}}, SPIN, "libcuda does not have them", AHEAD),
+    "a write of the first version alone": ({"missing": {"cuStreamWriteValue32_v2"}}, SPIN, "libcuda does not have them", AHEAD),
     "refused at the wait": (
         {"codes": {"cuStreamWaitValue32_v2": 801}},
         SPIN,

@@ -20,6 +20,7 @@ from settled.model.events import (
     Event,
     Finish,
     Gap,
+    Hold,
     Load,
     Loaded,
     Preempt,
@@ -478,6 +479,15 @@ def test_transfers_share_a_stream_only_once_the_host_knows_the_former_over() -> 
     assert [op.stream for op in launches(at_once, LaunchKind.STORE)] == [FIRST_TRANSFER + index for index in (0, 1, 2)]
     known = lower((config(), *START, *two, *over, third))
     assert [op.stream for op in launches(known, LaunchKind.STORE)] == [FIRST_TRANSFER + index for index in (0, 1, 0)]
+
+
+def test_what_holds_blocks_does_not_part_a_step_from_its_transfers() -> None:
+    """What the host does between tells that the step has gone to the device; a hold tells nothing."""
+    begun = (config(), *START)
+    stored = Store(job=0, request="a", blocks=((1,),), step=1)
+    assert launches(lower((*begun, Hold(holder="c", kind="pin", blocks=(1,)), stored)), LaunchKind.STORE)
+    with pytest.raises(LoweringError, match="step 1 went to the device before this"):
+        lower((*begun, Finish(request="a", reason="abort"), stored))
 
 
 def failed_within_step() -> tuple[Event, ...]:

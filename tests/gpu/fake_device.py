@@ -30,11 +30,11 @@ _POLL_SECONDS = 1e-4
 class FakeGpu:
     """A fake device; use it in a `with`, whose end ends its threads.
 
-    `queue_length`: commands that a launch queue takes. `memory_operations`: how they behave ("works", "never closed", "never opened");
-    `spin`: how spin kernels do ("works", "never closed", "hangs"). `attribute`: the answer to whether the first version of the operations
-    may be used. `shares_queue`: all streams stand in one queue; `shares_copies`: their copies do. `loads_lazily`: the first kernel is
-    loaded when it is launched, which waits for the device. `missing`: functions that libcuda lacks. `codes`: what functions answer, by
-    name; a failed launch fails the device. `seconds_a_look`: of a spin kernel.
+    `queue_length`: commands that a launch queue takes. `memory_operations`: how they behave ("works", "never closed", "never opened",
+    "never written"); `spin`: how spin kernels do ("works", "never closed", "hangs"). `attribute`: the answer to whether the first version
+    of the operations may be used. `shares_queue`: all streams stand in one queue; `shares_copies`: their copies do. `loads_lazily`: the
+    first kernel is loaded when it is launched, which waits for the device. `missing`: functions that libcuda lacks. `codes`: what
+    functions answer, by name; a failed launch fails the device. `seconds_a_look`: of a spin kernel.
     """
 
     queue_length: int = 1024

@@ -187,7 +187,8 @@ class FakeLibcuda:
             return INVALID_VALUE
 
         def write() -> None:
-            ctypes.c_int32.from_address(address - DEVICE_SIDE).value = value
+            if self.gpu.memory_operations != "never written":
+                ctypes.c_int32.from_address(address - DEVICE_SIDE).value = value
 
         return self._put(stream, write)
 

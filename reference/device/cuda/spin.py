@@ -9,8 +9,8 @@ class SpinKernels:
     """Launched on torch's current stream. Triton is imported where they are used."""
 
     def wait(self, words: Tensor, index: int, value: int, bounds: Tensor, looks: int) -> None:
-        """What follows on the stream waits until `words[index]` is at least `value`, for `looks` looks at most: then `bounds[index]` is set
-        to `value`, which the host has to look for."""
+        """What follows on the stream waits until `words[index]` is at least `value`, for a look and `looks` more at most: then
+        `bounds[index]` is set to `value`, which the host has to look for."""
         from settled.reference.device.cuda.spin_kernels import wait_kernel
 
         wait_kernel[(1,)](words, index, value, bounds, looks, num_warps=1)

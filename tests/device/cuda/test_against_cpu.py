@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from copy import deepcopy
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ from settled.reference.device.cuda import against_cpu
 from settled.reference.device.cuda.against_cpu import NUMBERS, AgainstCpu, differences, rows_garbled, stores_wrong
 from settled.reference.device.cuda.runtime import CudaDevice
 from settled.reference.device.cuda.streams import GateTimeoutError, StreamsError
+from settled.reference.device.cuda.tickets import AHEAD
 from settled.reference.device.numbered import NumberedLog
 from settled.reference.device.ops import Launch, LaunchKind, OpLog
 from settled.reference.device.outcome import Outcome
@@ -116,6 +119,11 @@ def test_rows_and_stores_are_counted_as_a_replay_counts_them() -> None:
             assert (rows_garbled(outcome), stores_wrong(outcome)) == (counts.rows_garbled, counts.stores_wrong)
 
 
+def test_a_store_is_wrong_by_its_tags_or_by_its_bytes() -> None:
+    outcome: Any = SimpleNamespace(store_wrong=torch.tensor([0, 0, 1, 1]), store_differing=torch.tensor([0, 2, 0, 1]))
+    assert stores_wrong(outcome) == 3
+
+
 # ---- on a device ---------------------------------------------------------------------------------------------------------
 
 
@@ -151,8 +159,33 @@ def test_a_device_that_loses_a_write_is_found_out(gpu: FakeGpu) -> None:
     problems = [problem for run in case.first_runs for problem in run.problems]
     assert any("differ from the CPU's" in problem for problem in problems), problems
     assert any(run.is_garbled for run in case.first_runs)
+    assert all(run.first == "" for run in case.first_runs), "told where both agree alone"
     in_order = case.first_runs[1]
     assert 0 < in_order.compared < len(case.launches.rows.keys) + case.launches.rows.num_state_rows, "what is garbled is within a tolerance"
+
+
+def test_what_does_not_run_is_not_taken_from_the_run_before_and_natural_timing_is_judged_where_nothing_races(
+    gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = AgainstCpu(told_of("settled/everything", "short").log(), CudaDevice(gpu.platform), queued=gpu.queued)
+    assert [run.problems for run in case.first_runs] == [[], []]
+    monkeypatch.setattr(against_cpu, "run_on_streams", lambda *arguments, **keywords: None)
+    assert case.directed(next(iter(trials(case.log, case.races, 0)))).problems
+    assert not case.races
+    judged = case.natural(step_seconds=0.0)
+    assert judged.problems
+    assert judged.wanted_rows == 0
+    case.races = [None]  # type: ignore[list-item]
+    told = case.natural(step_seconds=0.0)
+    assert (told.problems, told.wanted_rows, told.wanted_stores, told.compared) == ([], None, None, 0)
+
+    def lost(*arguments: object, **keywords: object) -> None:
+        case.device.is_lost = True
+        raise GateTimeoutError("late")
+
+    monkeypatch.setattr(against_cpu, "run_on_streams", lost)
+    run = case.directed(next(iter(trials(case.log, (), 0))))
+    assert (run.problems, run.is_repeated, case.device.tickets.ahead) == (["as enqueued: late"], False, AHEAD)
 
 
 def test_a_device_that_is_right_is_right_and_a_closed_gate_that_holds_up_others_is_met(

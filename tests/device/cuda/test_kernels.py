@@ -9,6 +9,7 @@ import torch
 import triton
 import triton.language as tl
 from logs import Host
+from looks import opened_at_look
 from torch import Tensor
 from workloads import FAULT_2, NUMBERS, made
 
@@ -16,6 +17,7 @@ from settled.model.specs import FullAttentionSpec, KVCacheSpec, MambaSpec, SinkW
 from settled.reference.device.attention import bits
 from settled.reference.device.compiling import compile_log
 from settled.reference.device.cuda import kernels
+from settled.reference.device.cuda.device_log import PART_FIELDS
 from settled.reference.device.cuda.interpreted import interpreted_launches, replay_interpreted
 from settled.reference.device.cuda.launches import BackEndError, Gate, Launches, check_back_end
 from settled.reference.device.cuda.variants import TILE, attention_variant, copy_variant, variants_for
@@ -124,6 +126,26 @@ def test_a_launch_that_did_not_run_leaves_no_clean_outcome() -> None:
     assert replay_interpreted(launches).is_clean, "reset forgets what came before"
 
 
+def test_a_reset_leaves_nothing_of_a_run() -> None:
+    """No table in a staging buffer either, nor what a store brought: another order would find it."""
+    host = Host((FULL,))
+    request = host.add(6)
+    host.step((request, 6))
+    host.store_block(request, 0, 0)
+    launches = launches_of(host)
+    buffers = launches.buffers
+    names = [name for name in type(buffers).__slots__ if isinstance(getattr(buffers, name), Tensor)]
+    before = {name: getattr(buffers, name).clone() for name in names}
+
+    def changed() -> set[str]:
+        return {name for name in names if not torch.equal(before[name].view(torch.uint8), getattr(buffers, name).view(torch.uint8))}
+
+    assert replay_interpreted(launches).is_clean
+    assert changed() == {"tags", "keys", "values", "table", "staging", "stored_tags", "stored_keys", "stored_values"}
+    launches.reset()
+    assert changed() == set()
+
+
 def test_of_many_wrong_keys_the_first_is_told_and_what_stood_there() -> None:
     host = Host((FULL,))
     request = host.add(TILE + 8)
@@ -138,6 +160,36 @@ def test_of_many_wrong_keys_the_first_is_told_and_what_stood_there() -> None:
     assert outcome.wrong[-2:].tolist() == [TILE + 8] * 2
     assert outcome.first[-2:].tolist() == [0, 0]
     assert outcome.found[-2:].tolist() == [NEVER_WRITTEN] * 2
+
+
+@pytest.mark.parametrize("null", [0, TILE // 4])
+def test_the_first_wrong_key_alone_says_whether_it_was_read_through_null(null: int) -> None:
+    """A lane of a tile finds two wrong keys, one through a null entry: the first of the row, or the one a tile further on."""
+    launches = prompt(TILE + 2, FULL)
+    for op in (0, 1):
+        launches.run(op)
+    launches.buffers.table[0, null] = 0
+    launches.run(3)
+    outcome = launches.outcome()
+    assert outcome.wrong[-1] > TILE
+    assert (outcome.first[-1], outcome.is_null[-1]) == (0, null == 0)
+    assert outcome.found[-1] == (NEVER_WRITTEN if null else ZEROED)
+
+
+def test_a_state_in_the_first_cell_of_the_table_is_read() -> None:
+    host = Host((STATE,))
+    request = host.add(3)
+    host.step((request, 3))
+    host.step((request, 1))
+    launches = launches_of(host)
+    assert launches._told["parts"].view(-1, PART_FIELDS)[:, 0].tolist() == [-1, 0], "no state, then one in cell 0"
+    outcome = replay_interpreted(launches)
+    assert outcome.is_clean
+    assert outcome.differences(replay_outcome(launches.compiled, launches.numbered)) == []
+    without_table = [op for op in host.log.launches() if launches.compiled.kinds[op] is not LaunchKind.UPLOAD]
+    through_null = replay_interpreted(launches, without_table)
+    assert through_null.state_null.tolist() == [0, 1]
+    assert through_null.differences(replay_outcome(launches.compiled, launches.numbered, without_table)) == []
 
 
 # ---- the gate ----------------------------------------------------------------------------------------------------------
@@ -176,6 +228,16 @@ def test_a_gate_holds_one_row_at_one_tile() -> None:
         arrived = gated(launches, step, row, tile, is_open=False)
         replay_interpreted(launches, order)
         assert arrived.tolist() == [0], "no such row, no such tile"
+
+
+def test_a_gate_is_looked_at_anew_until_it_opens_or_the_bound_and_at_one_tile_alone() -> None:
+    launches, order, step = decode()
+    for opens_at, told, says in ((1, [1], 1), (2, [1, 2], 1), (3, [1, 2, 3], 1), (4, [1, 2, 3], 2)):  # three looks at the most
+        arrived = gated(launches, step, 1, 1, is_open=False)  # the row has two tiles
+        assert launches.gate is not None
+        with opened_at_look(launches.gate.go, opens_at) as looks:
+            replay_interpreted(launches, order)
+        assert (looks, arrived.tolist()) == (told, [says])
 
 
 # ---- without tags, with heads ------------------------------------------------------------------------------------------

@@ -133,9 +133,23 @@ def test_a_stream_is_kept_busy_for_so_long() -> None:
         assert 0.49 * measured / 2e8 <= time.monotonic() - began < 10
 
 
+def test_a_clock_is_measured_three_times_behind_work_that_wakes_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The most counts: a device that begins to wake clocks low."""
+    slept: list[int] = []
+    with FakeGpu() as gpu:
+        device = CudaDevice(gpu.platform)
+        monkeypatch.setattr(gpu.cuda, "_sleep", slept.append)
+        seconds = iter((4.0, 2.0, 8.0))
+        monkeypatch.setattr(device.driver, "seconds_between", lambda first, second: next(seconds))
+        device.measure_clock()
+        assert not gpu.libcuda._events, "events are given back"
+    assert slept == [100_000_000, *[4_000_000] * 3]
+    assert device.cycles_per_second == 2_000_000
+
+
 def test_a_device_that_does_not_answer_is_told() -> None:
     with (
-        FakeGpu(cycles_per_second=1e7, grace_seconds=0.05) as gpu,
+        FakeGpu(cycles_per_second=1e8, grace_seconds=0.05) as gpu,
         pytest.raises(CudaError, match=r"did not end a short kernel in 0\.05 s"),
     ):
         CudaDevice(gpu.platform).measure_clock()

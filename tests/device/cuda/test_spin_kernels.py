@@ -10,6 +10,7 @@ import threading
 
 import pytest
 import torch
+from looks import opened_at_look
 
 from settled.reference.device.cuda.spin import SpinKernels
 
@@ -71,6 +72,14 @@ def test_a_gate_that_stays_closed_is_told_at_the_bound() -> None:
         bounds = words(0, 0)
         SpinKernels().wait(words(7, word), 1, 5, bounds, 20)
         assert bounds.tolist() == [0, 5]
+
+
+def test_a_gate_is_looked_at_once_and_then_as_often_as_is_said() -> None:
+    for opens_at, told in ((1, 0), (4, 0), (5, 1)):
+        gate, bounds = words(0, 0), words(0, 0)
+        with opened_at_look(gate[1:], opens_at) as looks:
+            SpinKernels().wait(gate, 1, 1, bounds, 3)
+        assert (len(looks), bounds.tolist()) == (min(opens_at, 4), [0, told])
 
 
 def test_a_gate_that_opens_in_time_lets_pass() -> None:

@@ -14,7 +14,7 @@ from random_logs import fill, load, log_of, poison, random_log, step
 from settled.model.trace_io import read_trace
 from settled.reference.device.compiling import compile_log
 from settled.reference.device.cuda.streams import run_on_streams
-from settled.reference.device.cuda.tickets import AHEAD
+from settled.reference.device.cuda.tickets import AHEAD, SpinGates
 from settled.reference.device.lowering import lower
 from settled.reference.device.numbered import NumberedLog
 from settled.reference.device.ops import COMPUTE, HostSync, OpLog, Record, Wait
@@ -100,6 +100,17 @@ def test_one_device_runs_in_any_thread() -> None:
         thread.start()
         thread.join()
     assert seen == [order], "a new thread has no context of its own"
+
+
+def test_a_run_probes_the_streams_that_it_needs_and_bounds_its_gates_by_its_deadline() -> None:
+    with fake(**KINDS["spin kernels"]) as (gpu, device):
+        assert run(gpu, device, log_of(step(0)), order=[0]) == [0]
+        for num_streams in (7, 9):
+            log = log_of(step(0), num_streams=num_streams)
+            assert run(gpu, device, log, order=[0], seconds=num_streams) == [0]
+            assert device.tickets._probed == len(device.streams) == log.num_streams - 1
+            assert isinstance(device.tickets.gates, SpinGates)
+            assert device.tickets.gates.looks == num_streams * 4_000_000
 
 
 # ---- natural ---------------------------------------------------------------------------------------------------------

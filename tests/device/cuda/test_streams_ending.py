@@ -66,6 +66,7 @@ def test_an_order_that_cannot_be_ends_at_the_deadline(name: str, kind: str) -> N
         assert f"the deadline of 0.2 s passed; the device waited for {waited}; the host was at op" in str(told.value)
         assert not device.is_lost
         assert all(map(device.is_idle, device.streams)), "all gates are open"
+        assert not gpu.libcuda._events, "events are given back"
         right = LaunchOrder(log).enqueue()
         assert run(gpu, device, log, order=right) == right, "the device serves on"
 
@@ -221,3 +222,12 @@ def test_a_spin_kernel_that_comes_to_its_bound_is_told() -> None:
         assert not device.is_lost
         gpu.seconds_a_look = 5e-7
         assert run(gpu, device, log, order=[1, 0]) == [1, 0]
+
+
+def test_of_several_that_came_to_their_bound_the_first_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = log_of(step(0), load(0, 1))
+    with fake() as (gpu, device):
+        device.need_streams(log.num_streams - 1)
+        monkeypatch.setattr(device.tickets, "beyond_bound", lambda: [0, 1])
+        with pytest.raises(GateBoundError, match=r"launch 1 \(load, stream transfer 0, rank 0 of 2\) ran before its turn"):
+            run(gpu, device, log, order=[1, 0])

@@ -34,6 +34,7 @@ FOUND = {
     "only the first version, not allowed": ({"missing": WAITS}, SPIN, "libcuda does not have them", AHEAD),
     "none": ({"missing": BOTH}, SPIN, "libcuda does not have them", AHEAD),
     "half of them": ({"missing": BOTH - {"cuStreamWaitValue32"}}, SPIN, "libcuda does not have them", AHEAD),
+    "a write of the first version alone": ({"missing": {"cuStreamWriteValue32_v2"}}, SPIN, "libcuda does not have them", AHEAD),
     "refused at the wait": (
         {"codes": {"cuStreamWaitValue32_v2": 801}},
         SPIN,
@@ -48,6 +49,7 @@ FOUND = {
     ),
     "that do not hold": ({"memory_operations": "never closed"}, SPIN, "the gate on stream 1 was not closed", AHEAD),
     "that do not open": ({"memory_operations": "never opened"}, SPIN, "the gate on stream 1 did not open when the host opened it", AHEAD),
+    "that do not write": ({"memory_operations": "never written"}, SPIN, "the gate on stream 1 did not open when the host opened it", AHEAD),
     "streams that wait for each other": ({"shares_queue": True}, MEMORY, "", 1),
     "copies that wait for each other": ({"shares_copies": True}, MEMORY, "", 1),
     "kernels that are loaded late": ({"loads_lazily": True}, MEMORY, "", AHEAD),

@@ -10,7 +10,7 @@ import torch
 import triton
 from bench import Bench
 
-STREAMS = 10
+STREAMS = 16
 """As many as any log of tests/data/gpu has on the device."""
 LEAST = {"torch": (2, 11), "triton": (3, 6)}
 
